@@ -1,4 +1,4 @@
-"""A fleet of simulated rigs: workers killed at random, or many rigs through one scheduler.
+"""A fleet of made-up rigs: workers killed at random, or many rigs through one scheduler.
 
 `--kills` starts a scheduler and three workers, and kills one of them with SIGKILL again and again
 until so many are dead; then every block must be there once, whole, and of one rig. `--rigs` sends
@@ -29,38 +29,23 @@ import numpy as np
 import psutil
 from distributed import Client, LocalCluster, as_completed
 
-from labkit import Study, fleet
+from labkit import fleet
 from labkit.data import campaigns
-from labkit.design import Condition
-from labkit.process import BLOCKS
-from labkit.rig.simulated import Model, SimulatedRig
 
-STUDY, RIGS = "fleet", ("a", "b", "c")
-#: Levels of two factors: 6 conditions of a block that is stored, 50 of one that is not.
-FEW = {"placement": ["bare", "docker host", "docker bridge"], "wait": ["block", "spin"]}
-MANY = [Condition((("placement", f"p{n}"), ("wait", w))) for n in range(25) for w in "ab"]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
+from fleet_tasks import STUDY, draw, drawn_block
 
-
-def never(trial: Any) -> Any:
-    """Stand for a protocol, which a simulated rig does not run."""
-    raise AssertionError(trial)
+RIGS = ("a", "b", "c")
+#: Conditions of a block that is drawn and not stored.
+CONDITIONS = [(f"p{n}", wait) for n in range(25) for wait in ("block", "spin")]
+#: With the module of the tasks, which workers import.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def stored_block(number: int, data: str, blocks: int, seconds: float) -> fleet.Block:
-    """Measure a block on the simulated rig of this worker, with all files of a campaign."""
-    rig = SimulatedRig.named(os.environ[fleet.RIG], Model(samples=50, seconds=seconds))
-    os.environ[BLOCKS] = str(number)
-    baseline = {"placement": "bare", "wait": "block"}
-    study = Study(STUDY, never, factors=FEW, baseline=baseline, outcomes=["rtt_ns_median"])
-    campaign = study.plan(rig, blocks=blocks, seed=1).run(Path(data) / rig.name)
-    return fleet.read_block(campaign.path, number, samples=False)
-
-
-def drawn_block(number: int, rigs: int) -> tuple[int, list[float]]:
+def many_trials(number: int, rigs: int) -> tuple[int, list[float]]:
     """Draw a block of one of many rigs, and return the median of each of its 50 trials."""
-    model, rig = Model(samples=100), f"rig-{number % rigs}"
-    draws = (model.draw(rig, condition, number // rigs) for condition in MANY)
-    return number, [float(np.median(drawn.samples["rtt_ns"])) for drawn in draws]
+    rig, block = f"rig-{number % rigs}", number // rigs
+    return number, [float(np.median(draw(rig, block, *levels))) for levels in CONDITIONS]
 
 
 def kill_workers(kills: int, seed: int) -> bool:
@@ -71,7 +56,7 @@ def kill_workers(kills: int, seed: int) -> bool:
         workers: dict[str, subprocess.Popen[bytes]] = {}
 
         def start(rig: str) -> None:
-            env = {**os.environ, fleet.RIG: rig}
+            env = {**ENVIRONMENT, fleet.RIG: rig}
             argv = fleet.worker_argv(cluster.scheduler_address, rig)
             quiet = subprocess.DEVNULL
             workers[rig] = subprocess.Popen(argv, env=env, stdout=quiet, stderr=quiet)
@@ -95,7 +80,7 @@ def kill_workers(kills: int, seed: int) -> bool:
                 # More blocks until enough workers were killed.
                 while killer.is_alive() or not blocks:
                     blocks += 20
-                    task = partial(stored_block, data=f"{folder}/own", blocks=2000, seconds=0.05)
+                    task = partial(drawn_block, data=f"{folder}/own", blocks=2000, seconds=0.05)
                     numbers = range(1, blocks + 1)
                     fleet.measure(client, task, numbers, folder=folder / "all", study=STUDY)
                     print(f"{blocks} blocks, {killed.total()} kills", flush=True)
@@ -137,6 +122,7 @@ def many_rigs(rigs: int, blocks: int, processes: int) -> None:
         file = Path(name) / "scheduler.json"
         scheduler += ["--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet["env"] = ENVIRONMENT
         with subprocess.Popen(scheduler, **quiet) as process:
             workers = []
             try:
@@ -161,19 +147,21 @@ def _send(address: str, scheduler: int, rigs: int, blocks: int, processes: int) 
         client.wait_for_workers(processes, timeout=120)
         before, began = psutil.Process(scheduler).memory_info().rss, time.monotonic()
         cpu = sum(psutil.Process(scheduler).cpu_times()[:2])
-        task = partial(drawn_block, rigs=rigs)
+        task = partial(many_trials, rigs=rigs)
         futures = client.map(task, range(rigs * blocks), resources={fleet.RESOURCE: 1}, pure=False)
         most, came = before, 0
         for future in as_completed(futures):
-            came += len(future.result()[1]) == len(MANY)
+            came += len(future.result()[1]) == len(CONDITIONS)
             future.release()
             if came % 500 == 0:
                 most = max(most, psutil.Process(scheduler).memory_info().rss)
         seconds = time.monotonic() - began
         cpu = sum(psutil.Process(scheduler).cpu_times()[:2]) - cpu
         total = rigs * blocks
-        print(f"{rigs} rigs x {blocks} blocks x {len(MANY)} conditions: {came} of {total} blocks")
-        print(f"{seconds:.0f} s, {seconds / total * 1000:.2f} ms a block in {processes} processes")
+        size = len(CONDITIONS)
+        print(f"{rigs} rigs x {blocks} blocks x {size} conditions: {came} of {total} blocks")
+        each = seconds / total * 1000
+        print(f"{seconds:.0f} s, {each:.2f} ms a block in {processes} processes")
         print(
             f"scheduler: {cpu / total * 1000:.2f} ms of CPU a block, {most >> 20} MiB at most, ",
             end="",

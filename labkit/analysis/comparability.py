@@ -249,9 +249,6 @@ def _always(subject: Subject) -> list[str]:
 
 def lacking(claim: Claim, campaign: Campaign) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
-    kind = campaign.rig.get("kind")
-    if kind == "simulated":
-        return f"a rig that measures (here a {kind} one)"
     subject = Subject(claim, campaign)
     measured = len(subject.trials) > 0
     rules = RULES if measured else _OF_RIG

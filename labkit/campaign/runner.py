@@ -135,8 +135,7 @@ class Runner:
                 self.treatments,
             )
             started_ns, began = time.time_ns(), time.monotonic()
-            protocol = self.rig.protocol(self.protocol, condition, keys["block"])
-            result, error = run_protocol(protocol, trial)
+            result, error = run_protocol(self.protocol, trial)
             why = failure(error) if error else None
             outcome = {
                 "status": "failed" if error else "ok",

@@ -180,7 +180,7 @@ class Study:
         )
         outcome: dict[str, Any] = {"status": "ok", "problem": "", "started_ns": time.time_ns()}
         with pinned_to_harness(rig):
-            measurement, error = run_protocol(rig.protocol(self.protocol, condition, 1), trial)
+            measurement, error = run_protocol(self.protocol, trial)
         if measurement is None:
             raise error or UsageError("the trial returned nothing")
         outcome["seconds"] = (time.time_ns() - outcome["started_ns"]) / 1e9

@@ -44,8 +44,7 @@ LEAST_WATCH = 5.0
 @click.option(
     "--rig",
     default="",
-    help="A rig.toml of the working directory, virtual, virtual:1gbit or auto "
-    "(this machine), or simulated.",
+    help="A rig.toml of the working directory, virtual or auto (this machine), or virtual:1gbit.",
 )
 @click.option(
     "--file",

@@ -6,12 +6,10 @@ from labkit.rig.base import Rig, auto, kind_of
 
 from labkit.rig.virtual import VirtualRig, clean  # isort: skip
 from labkit.rig.inventory import InventoryRig  # isort: skip
-from labkit.rig.simulated import SimulatedRig  # isort: skip
 
 __all__ = [
     "InventoryRig",
     "Rig",
-    "SimulatedRig",
     "VirtualRig",
     "auto",
     "clean",

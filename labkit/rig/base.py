@@ -8,12 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.design import Condition
 from labkit.errors import (
     FenceError,
     HostUnreachable,
@@ -142,8 +141,6 @@ class Rig:
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
     auto_spec: ClassVar[str] = ""
-    #: Whether only one process may use it on this machine.
-    uses_machine: ClassVar[bool] = True
 
     @staticmethod
     @contextmanager
@@ -177,7 +174,7 @@ class Rig:
         try:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
-                lock.locked(patience) if kind.uses_machine else nullcontext(),
+                lock.locked(patience),
                 kind.opened(name, say) as rig,
             ):
                 yield rig
@@ -349,12 +346,6 @@ class Rig:
                 why="no host of the rig has this address",
                 remedy="use the address of a server that the rig placed",
             )
-
-    def protocol(
-        self, protocol: Callable[[Any], Any], condition: Condition, block: int
-    ) -> Callable[[Any], Any]:
-        """Return what is called with a trial of a condition: a study's own protocol."""
-        return protocol
 
     def silent(self) -> dict[str, HostUnreachable]:
         """Return the hosts that do not answer, each with the error.
@@ -553,10 +544,6 @@ class Rig:
         if not able:
             yield
             return
-        if not self.targets:
-            raise UsageError(
-                f"the rig {self.name} has no host for storage", remedy="choose another rig"
-            )
         with (
             storage.ready(self.targets["sut"], able, say) as target,
             self.changed(targets={**self.targets, "sut": target}),

@@ -55,7 +55,7 @@ def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
     probes: dict[str, Callable[[], object]] = {
         role: partial(probe, targets[role].host) for role in roles
     }
-    if "sut" in targets:  # not on a simulated rig
+    if "sut" in targets:
         probes["image"] = partial(_probe_image, targets["sut"])
     reasons = {}
     for name, check in probes.items():

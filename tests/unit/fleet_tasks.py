@@ -1,35 +1,44 @@
-"""What the workers of the fleet's tests run; they import this module."""
+"""Blocks of a made-up rig, which the workers of a fleet measure; they import this module."""
 
 from __future__ import annotations
 
 import os
+import time
+import zlib
 from pathlib import Path
 
-from labkit import Study
+import numpy as np
+
+from labkit import Rig, Study
 from labkit.campaign.trial import Trial
 from labkit.fleet import RIG, Block, read_block
 from labkit.process import BLOCKS
-from labkit.rig.simulated import Model, SimulatedRig
 from labkit.tools.base import Measurement
 
-STUDY = "simulated-study"
+STUDY = "made-up-study"
 LEVELS = {"placement": ["bare", "docker host", "docker bridge"], "wait": ["block", "spin"]}
 
 
-def never(trial: Trial) -> Measurement:
-    raise AssertionError("a simulated rig runs no protocol")
+def draw(rig: str, block: int, placement: str, wait: str) -> np.ndarray:
+    """Return the samples of a trial: the same for the same rig, block and levels."""
+    seed = zlib.crc32(f"{rig} {block} {placement} {wait}".encode())
+    return np.random.default_rng(seed).integers(10_000, 90_000, 50)
 
 
-def study() -> Study:
-    baseline = {"placement": "bare", "wait": "block"}
-    return Study(STUDY, never, factors=LEVELS, baseline=baseline, outcomes=["rtt_ns_median"])
+def drawn(trial: Trial) -> Measurement:
+    """Run a trial without hosts."""
+    time.sleep(trial.seconds)
+    return Measurement({"rtt_ns": draw(os.environ[RIG], trial.turn, trial.placement, trial.wait)})
 
 
-def simulated_block(number: int, data: str, blocks: int, seconds: float) -> Block:
-    """Measure one block on the simulated rig that this worker offers."""
-    rig = SimulatedRig.named(os.environ[RIG], Model(samples=50, seconds=seconds))
+def drawn_block(number: int, data: str, blocks: int, seconds: float) -> Block:
+    """Measure one block on the rig that this worker offers, which has no hosts."""
+    name = os.environ[RIG]
+    rig = Rig(name, "made up", {}, {}, {}, {}, shared_kernel=False)
     os.environ[BLOCKS] = str(number)
-    campaign = study().plan(rig, blocks=blocks, seed=1).run(Path(data) / os.environ[RIG])
+    settings = {"seconds": seconds}
+    study = Study(STUDY, drawn, factors=LEVELS, settings=settings, outcomes=["rtt_ns_median"])
+    campaign = study.plan(rig, blocks=blocks, seed=1).run(Path(data) / name)
     return read_block(campaign.path, number, samples=False)
 
 

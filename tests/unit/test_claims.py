@@ -225,7 +225,6 @@ LOADED = "loaded_latency_ns_mean"
         ),
         ({"weave": "fastdp"}, {"columns": {"router": "fastdp"}}, {"columns": {"router": "sleeve"}}),
         ({"regime": {"ns": 2000.0}}, {}, {"columns": {"ns": 20.0}}),
-        ({}, {}, {"rig": {**RIG, "kind": "simulated"}}),
     ],
 )
 def test_a_need_is_met_by_one_rig_and_lacking_on_another(tmp_path, needs, with_it, without):

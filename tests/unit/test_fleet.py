@@ -1,11 +1,10 @@
-"""A campaign over simulated rigs: a real scheduler, and workers that are killed."""
+"""A campaign over made-up rigs: a real scheduler, and workers that are killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,18 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-from fleet_tasks import STUDY, failing_block, simulated_block, study
+from fleet_tasks import STUDY, draw, drawn_block, failing_block
 
 from labkit import fleet
-from labkit.data import campaigns, load
-from labkit.errors import DatasetError, LabkitError, PlanMismatch, UsageError
+from labkit.data import campaigns
+from labkit.errors import DatasetError, LabkitError, PlanMismatch
 from labkit.fleet import Block, measure, measured_blocks, store_block
 from labkit.process import BLOCKS as BLOCKS_VARIABLE
-from labkit.rig import Rig
-from labkit.rig.simulated import CAVEAT, Model, SimulatedRig
-from labkit.tools import sfnt_pingpong
 
 BLOCKS, TRIALS = 24, 6
 
@@ -113,17 +108,12 @@ def client(dask: Dask) -> Any:
 def check_blocks(folder: Path, blocks: int) -> None:
     """Assert that every block is there once, whole, of one rig, with that rig's numbers."""
     data = campaigns(folder)
-    conditions = {
-        (*map(str, dict(condition.levels).values()), condition.repeat): condition
-        for condition in study().plan(SimulatedRig.named(), blocks=1, seed=1).design.conditions
-    }
     by_block: dict[int, set[str]] = {}
     for one in data:
         for row in one.trials.to_dict("records"):
             by_block.setdefault(row["block"], set()).add(one.rig["name"])
-            condition = conditions[row["placement"], row["wait"], row["repeat"]]
-            drawn = Model(samples=50).draw(one.rig["name"], condition, row["block"])
-            assert row["rtt_ns_median"] == float(np.median(drawn.samples["rtt_ns"]))
+            drawn = draw(one.rig["name"], row["block"], row["placement"], row["wait"])
+            assert row["rtt_ns_median"] == float(np.median(drawn))
     assert sorted(by_block) == list(range(1, blocks + 1))
     assert all(len(rigs) == 1 for rigs in by_block.values())
     assert sum(len(one.trials) for one in data) == TRIALS * blocks
@@ -146,7 +136,7 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(
             kills.append(rig)
             dask.start(rig)
 
-    task = partial(simulated_block, data=str(tmp_path / "own"), blocks=BLOCKS, seconds=0.05)
+    task = partial(drawn_block, data=str(tmp_path / "own"), blocks=BLOCKS, seconds=0.05)
     with client(dask) as connection:
         connection.wait_for_workers(3, timeout=120)
         killer = threading.Thread(target=kill)
@@ -204,7 +194,7 @@ def test_blocks_of_other_parameters_do_not_count(tmp_path: Path) -> None:
 def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(fleet.RIG, "a")
     monkeypatch.setenv(BLOCKS_VARIABLE, "")  # what the task sets is undone at the end
-    block = simulated_block(2, str(tmp_path / "own"), 3, 0.0)
+    block = drawn_block(2, str(tmp_path / "own"), 3, 0.0)
     store_block(block, tmp_path / "all", STUDY)
     assert measured_blocks(tmp_path / "all", STUDY) == {2}
     torn = next((tmp_path / "all").rglob("b02-p03-*/trial.json"))
@@ -222,52 +212,6 @@ def test_sessions_of_later_blocks_are_added(tmp_path: Path) -> None:
     assert kept == long["sessions.json"]
 
 
-def test_a_simulated_campaign_says_so(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.delenv(BLOCKS_VARIABLE, raising=False)
-    with Rig.open("simulated:class", say=lambda text: None) as rig:
-        data = study().plan(rig, blocks=6, seed=1).run(tmp_path)
-    assert data.rig["kind"] == "simulated" and data.rig["caveats"] == [CAVEAT]
-    assert len(data.ok) == 36
-
-
-def test_a_study_that_needs_hosts_is_refused_on_a_simulated_rig() -> None:
-    rig = SimulatedRig.named()
-    with pytest.raises(UsageError, match="no network 'overlay'"), rig.networks(["overlay"]):
-        pass
-    with pytest.raises(UsageError, match="no host for storage"), rig.storage({"volume": ["apps"]}):
-        pass
-    assert sfnt_pingpong.lacking(rig.targets) == {}
-
-
-def test_two_names_are_two_rigs_and_one_name_is_one() -> None:
-    (condition, *_) = study().plan(SimulatedRig.named(), blocks=1, seed=1).design.conditions
-    draws = [Model().draw(name, condition, 1).samples["rtt_ns"] for name in ("a", "a", "b")]
-    assert (draws[0] == draws[1]).all() and not (draws[0] == draws[2]).all()
-
-
-LABKIT = (sys.executable, "-m", "labkit.cli")
-_PEM = {"ca-file": "ca", "cert": "cert", "key": "key"}
-TLS = [text for name, file in _PEM.items() for text in (f"--tls-{name}", f"{file}.pem")]
-
-
-def new_project(dask: Dask, home: Path) -> Path:
-    subprocess.run([*LABKIT, "init", str(home)], check=True, capture_output=True)
-    for name in _PEM.values():
-        shutil.copy(dask.folder / f"{name}.pem", home)
-    return home
-
-
-def start_worker(dask: Dask, home: Path) -> None:
-    argv = [*LABKIT, "worker", "--scheduler", dask.address, "--rig", "simulated:one", *TLS]
-    with (home.parent / "worker.log").open("ab") as log:
-        dask.workers["one"] = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log)
-
-
-def run_argv(dask: Dask, blocks: int) -> list[str]:
-    run = [*LABKIT, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", str(blocks)]
-    return [*run, "--scheduler", dask.address, *TLS]
-
-
 def test_nothing_of_dask_is_imported_without_a_scheduler() -> None:
     code = (
         "import sys, labkit, labkit.fleet, labkit.cli.fleet, labkit.studies\n"
@@ -275,50 +219,6 @@ def test_nothing_of_dask_is_imported_without_a_scheduler() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert shown.stdout == "[]\n"
-
-
-def test_the_command_line_measures_a_notebooks_blocks_on_workers(
-    dask: Dask, tmp_path: Path
-) -> None:
-    """As a user does it: `labkit worker`, then `labkit run --scheduler`; a worker is killed."""
-    home, here = new_project(dask, tmp_path / "project"), os.uname().nodename
-    start_worker(dask, home)
-    with (tmp_path / "run.log").open("wb") as log:
-        first = subprocess.Popen(run_argv(dask, 1), cwd=home, stdout=log, stderr=log)
-    worker, children = psutil.Process(dask.workers["one"].pid), []
-    try:
-        for _ in range(1200):
-            children = [one for one in worker.children() if "affinity-spinning" in one.cmdline()]
-            if children or first.poll() is not None:
-                break
-            time.sleep(0.1)
-        assert children, (tmp_path / "run.log").read_text()
-        dask.kill("one")
-        # What it ran ends, and another worker measures the block.
-        gone, alive = psutil.wait_procs(children, timeout=120)
-        assert gone and not alive
-        start_worker(dask, home)
-        assert first.wait(timeout=1800) == 0, (tmp_path / "run.log").read_text()
-    finally:
-        first.kill()
-        first.wait()
-    folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{here}" / "affinity-spinning"
-    data = load(folder)
-    assert len(data.ok) == sum(data.planned.values())
-    # Another number of blocks is another campaign, which the same worker can measure too.
-    run = run_argv(dask, 2)
-    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=1800, check=False)
-    assert ended.returncode == 2 and "other parameters" in ended.stderr
-    (home / fleet.FOLDER / "tiny").rename(home / "kept")
-    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=1800, check=False)
-    assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
-    assert "dashboard" in ended.stderr and f"simulated one {here}: 2" in ended.stderr
-    data = load(folder)
-    assert sorted(set(data.trials["block"])) == [1, 2]
-    assert len(data.ok) == sum(data.planned.values())
-    # Samples stay where they were drawn.
-    assert not list(folder.rglob("*.parquet"))
-    assert list((home / fleet.FOLDER / "worker").rglob("*.parquet"))
 
 
 def test_a_scheduler_that_is_not_there_is_said(
