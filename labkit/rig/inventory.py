@@ -230,7 +230,7 @@ def sweep(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
     if machine.engine:
         removed += networks.remove(host, machine.engine, f"{machine.scratch}/jobs", role)
         removed += remove_networks(host, machine.engine)
-        storage.clear(host, machine.engine, f"{machine.scratch}/storage")
+        storage.clear(host, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
     images.forget_logs(host, f"{machine.scratch}/images")
     return removed

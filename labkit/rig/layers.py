@@ -97,17 +97,16 @@ def write_layer(layer: Layer, number: int, archive: Path) -> None:
 
 def ensure_layers(target: Target, image: LayeredImage) -> Image:
     """Return a layered image of the target's engine, building the layers that it lacks."""
-    socket, base = str(target.engine), target.images[BASE]
+    host, socket, base = target.host, str(target.engine), target.images[BASE]
     references = image.references(base.digest)
-    lower = [base.reference, *references]
-    for number, (layer, reference) in enumerate(zip(image.layers, references, strict=True), 1):
-        if engine.digests(target.host, socket, references[-1:]):
-            break
-        if engine.digests(target.host, socket, [reference]):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            write_layer(layer, number, Path(folder, "layer.tar"))
-            Path(folder, "Dockerfile").write_text(f"FROM {lower[number - 1]}\nADD layer.tar /\n")
-            build(target.host, socket, reference, Path(folder), parent=target.cgroup_parent)
-    digests = engine.digests(target.host, socket, references[-1:], check=True)
-    return Image(image.name, references[-1], digests[references[-1]], "")
+    found = engine.digests(host, socket, references[-1:])
+    lower = base.reference
+    for number, reference in enumerate([] if found else references, start=1):
+        if not engine.digests(host, socket, [reference]):
+            with tempfile.TemporaryDirectory() as folder:
+                write_layer(image.layers[number - 1], number, Path(folder, "layer.tar"))
+                Path(folder, "Dockerfile").write_text(f"FROM {lower}\nADD layer.tar /\n")
+                build(host, socket, reference, Path(folder), parent=target.cgroup_parent)
+        lower = reference
+    found = engine.digests(host, socket, references[-1:], check=True)
+    return Image(image.name, references[-1], found[references[-1]], "")

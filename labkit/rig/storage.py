@@ -73,24 +73,21 @@ def ready(
         name: Storage(name, driver, filesystems.get(name, disk.split()[1]), target.disk)
         for name in storages
     }
-    clear(target.host, str(target.engine), target.disk)
+    clear(target.host, target.disk)
     try:
         yield replace(target, images={**target.images, **built}, storages=prepared)
     finally:
-        clear(target.host, str(target.engine), target.disk)
+        clear(target.host, target.disk)
 
 
 # The kernel's list of mounts is read, since looking at a union may hang.
 _CLEAR = """
-for name in $(docker volume ls --quiet --filter label=labkit=storage); do
-    docker volume rm --force "$name" >/dev/null
-done
 awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
     while read -r mount; do umount --lazy "$mount"; done
 rm -rf --one-file-system -- "$1/bind" "$1/unions"
 """
 
 
-def clear(host: Host, socket: str, disk: str) -> None:
-    """Remove what was made for storages, also by a killed campaign."""
-    host.run(*script(_CLEAR, disk), env={"DOCKER_HOST": socket}, timeout=600)
+def clear(host: Host, disk: str) -> None:
+    """Remove what was made for storages below a directory, also by a killed campaign."""
+    host.run(*script(_CLEAR, disk), timeout=600)

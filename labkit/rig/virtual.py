@@ -118,7 +118,7 @@ def down(say: Say = lambda text: None) -> None:
     for name in ("docker", extra_hosts.PEER):
         if (netns.DIRECTORY / f"{name}.pid").exists():
             engine.remove_containers(local, engine.socket_of(name))
-    storage.clear(local, engine.SOCKET, str(engine.STORAGES))
+    storage.clear(local, str(engine.STORAGES))
     teardown.stop_engine()
     extra = map(extra_hosts.label, netns.EXTRA)
     for label in (netns.LABEL, *extra, "trial-"):
@@ -478,7 +478,7 @@ def clean(say: Say = print) -> list[str]:
         removed += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
         removed += extra_hosts.remove_peer(local) + extra_hosts.remove_clean_peer(local)
         removed += extra_hosts.remove_collector(local)
-        storage.clear(local, engine.SOCKET, str(engine.STORAGES))
+        storage.clear(local, str(engine.STORAGES))
         removed += teardown.remove_trial_leftovers()
     images.forget_logs(local, str(engine.IMAGES))
     # While a rig is up, only settings of trials have lost their owner.

@@ -57,7 +57,7 @@ def data_options(target: Target, image: Image, label: str) -> list[str]:
         return []
     source = data_source(storage, image, label)
     if storage.name == "volume":
-        return ["--mount", f"type=volume,src={source},dst={DATA},volume-label=labkit=storage"]
+        return ["--mount", f"type=volume,dst={DATA}"]  # anonymous: it goes with its container
     text, place = (_MOUNT, _union(storage, label)) if storage.name in UNIONS else (_BIND, source)
     argv = script(text, place, image.reference, storage.name)
     target.host.run(*argv, env={"DOCKER_HOST": str(target.engine)}, timeout=600)
@@ -65,9 +65,9 @@ def data_options(target: Target, image: Image, label: str) -> list[str]:
 
 
 def data_source(storage: Storage, image: Image, label: str) -> str:
-    """Return what is mounted: a directory or a volume's name; "" for the engine's driver."""
+    """Return what is mounted, or the engine's folder of it; "" for the engine's driver."""
     name = f"{image.name}-{image.digest.rpartition(':')[2][:12]}"
-    sources = {"bind": f"{storage.directory}/bind/{name}", "volume": f"labkit-{name}"}
+    sources = {"bind": f"{storage.directory}/bind/{name}", "volume": "volumes"}
     sources |= dict.fromkeys(UNIONS, f"{_union(storage, label)}/union")
     return sources.get(storage.name, "")
 

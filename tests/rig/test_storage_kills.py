@@ -47,7 +47,7 @@ def left() -> list[str]:
     processes = local.run("ps", "-eo", "args").stdout.splitlines()
     found += [line for line in processes if f"{engine.STORAGES}/" in line and "ps -eo" not in line]
     found += [str(path) for path in engine.STORAGES.glob("*/*") if path.parent.name in PLACES]
-    found += [str(path) for path in engine.DATA_ROOT.glob("volumes/labkit-*")]
+    found += [str(path) for path in engine.DATA_ROOT.glob("volumes/*/_data")]
     groups = [path for root in teardown.group_roots() for path in root.iterdir() if path.is_dir()]
     return found + [f"control group {path}" for path in groups]
 
