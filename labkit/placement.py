@@ -36,22 +36,17 @@ ENGINES = ("docker", "lxc", "rkt")
 #: host      the host's own stack, shared
 #: bridge    layer 2: a bridge of the container and a lab interface of the host
 #: nat       a separate bridge, reached through a port that the host publishes
-#: routed    a separate bridge, to which the host routes without address translation
 #: macvlan   a second interface on the link of a lab interface
-#: vxlan     a bridge whose port is a VXLAN tunnel set up by labkit
 #: overlay   the VXLAN of Docker Swarm
-#: encrypted the same, with IPsec between hosts
 #: weave     Weave Net
 #: none      no network; container: the network of another container
 #: ========= ==============================================================================
-NETWORKS = (
-    *("host", "bridge", "nat", "routed", "macvlan"),
-    *("vxlan", "overlay", "encrypted", "weave", "none", "container"),
-)
-#: The storages of ``/data``: the container's own layer under a storage driver of the engine, or a
-#: mount. "" means the layer under the engine's default driver.
-DRIVERS = ("overlay2", "fuse-overlayfs", "btrfs", "vfs", "aufs")
-MOUNTS = ("bind", "volume", "unionfs-fuse")
+NETWORKS = ("host", "bridge", "nat", "macvlan", "overlay", "weave", "none", "container")
+#: The storages of ``/data``: the container's own layer under the engine's driver (`DRIVER`), or a
+#: mount of a directory, a volume, or a union of the image's layers (`UNIONS`). "" means the layer
+#: under whatever driver the engine has.
+DRIVER, UNIONS = "overlay2", ("fuse-overlayfs", "aufs")
+STORAGES = (DRIVER, "bind", "volume", *UNIONS)
 #: The filters of a container's system calls.
 SECCOMP = ("default", "unconfined")
 
@@ -223,7 +218,7 @@ class Placement:
     limits : Limits
         Control-group limits and scheduling class.
     storage : str
-        For a container, one of `DRIVERS` or `MOUNTS`; "" for the engine's default driver.
+        For a container, one of `STORAGES`; "" for the engine's default driver.
     seccomp : {"default", "unconfined"}
         The filter of a container's system calls: the engine's, or (Docker only) none.
 
@@ -243,7 +238,7 @@ class Placement:
     def __post_init__(self) -> None:
         choices: list[tuple[str, str, tuple[str, ...]]] = [
             ("runtime", self.runtime, ("bare", *ENGINES)),
-            ("storage", self.storage, ("", *DRIVERS, *MOUNTS)),
+            ("storage", self.storage, ("", *STORAGES)),
             ("network", self.network, NETWORKS),
             ("seccomp", self.seccomp, SECCOMP if self.runtime == "docker" else SECCOMP[:1]),
         ]
@@ -317,7 +312,7 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
     limits : Limits, optional
         Control-group limits and scheduling class.
     storage : str
-        Where ``/data`` is stored: one of `DRIVERS` or `MOUNTS`.
+        Where ``/data`` is stored: one of `STORAGES`.
 
     Examples
     --------

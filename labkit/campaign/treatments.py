@@ -106,7 +106,7 @@ class ColdCache(Needs):
 
 
 class ContainerStorage(Treatment):
-    """The storage of Docker containers, a level of `labkit.placement.DRIVERS` or ``MOUNTS``."""
+    """The storage of Docker containers, a level of `labkit.placement.STORAGES`."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the rig has no such storage, or None."""

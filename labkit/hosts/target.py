@@ -28,17 +28,14 @@ class Image:
 class Storage:
     """A place on a host where containers store ``/data``."""
 
-    #: One of ``labkit.placement.DRIVERS`` or ``MOUNTS``.
+    #: One of ``labkit.placement.STORAGES``.
     name: str
-    #: The ``DOCKER_HOST`` of the engine that runs its containers, and that engine's driver.
-    engine: str
+    #: The engine's storage driver.
     driver: str
     #: The kernel's name of the file system of ``/data``.
     filesystem: str
     #: The directory on the host with what is mounted.
     directory: str = ""
-    #: For ``unionfs-fuse``: the directories of each image's layers, the lowest first.
-    branches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,9 +121,8 @@ class Target:
         return shares and weight(shares, linear=_converts_linearly(self.host))
 
     def with_storage(self, name: str) -> Target:
-        """Return this target with a storage and its engine."""
-        storage = self.storages[name]
-        return replace(self, engine=storage.engine, storage=storage)
+        """Return this target with a storage for the placement."""
+        return replace(self, storage=self.storages[name])
 
 
 def _converts_linearly(host: Host) -> bool:

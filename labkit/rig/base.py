@@ -443,7 +443,7 @@ class Rig:
 
     @contextmanager
     def storage(
-        self, wanted: Mapping[str, Sequence[LayeredImage | str]], *, say: Say = announce
+        self, wanted: Mapping[str, Sequence[LayeredImage]], *, say: Say = announce
     ) -> Iterator[None]:
         """Prepare storages of containers for the duration of a ``with`` block.
 
@@ -452,9 +452,8 @@ class Rig:
 
         Parameters
         ----------
-        wanted : mapping of str to sequence of LayeredImage or str
-            Storages of ``labkit.placement.DRIVERS`` and ``MOUNTS``, each with the images of its
-            containers: a name of ``containers/``, or layers over one.
+        wanted : mapping of str to sequence of LayeredImage
+            Storages of ``labkit.placement.STORAGES``, each with the images of its containers.
         say : callable
             Receives a line before each step that takes seconds.
         """
@@ -462,9 +461,8 @@ class Rig:
         if not able:
             yield
             return
-        sut, own_daemons = self.targets["sut"], self.kind == "virtual"
         with (
-            storage.ready(sut, able, own_daemons=own_daemons, say=say) as target,
+            storage.ready(self.targets["sut"], able, say) as target,
             self.changed(targets={**self.targets, "sut": target}),
         ):
             yield

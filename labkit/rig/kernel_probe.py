@@ -12,9 +12,7 @@ from labkit.runtimes.networks import EXTERNAL
 #: What a network needs of the kernel: the probe, and how a message names what it tries.
 _NEEDS = {
     "macvlan": {"macvlan": "macvlan devices"},
-    "vxlan": {"vxlan": "VXLAN devices"},
     "overlay": {"vxlan": "VXLAN devices"},
-    "encrypted": {"vxlan": "VXLAN devices", "esp": "IPsec with AES-GCM, which Swarm encrypts by"},
 }
 
 # Nothing is sent: the namespace has no link to another, and ends with the script.
@@ -28,9 +26,6 @@ try() {
 ip link add lkt0 type veth peer name lkt1
 try macvlan ip link add lkt2 link lkt0 type macvlan mode bridge
 try vxlan ip link add lkt3 type vxlan id 1 local 127.0.0.1 dstport 4789
-key=0x000102030405060708090a0b0c0d0e0f10111213
-try esp ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 256 \
-    mode transport aead 'rfc4106(gcm(aes))' $key 64
 """
 
 _HAS = 'PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin; command -v "$1"'

@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from labkit.errors import HostUnreachable, LabkitError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, SshHost, restore, script, stop_labelled
@@ -101,11 +100,9 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
     if machine.socket:
         found = engine.remove_containers(host, machine.socket, check=True)
         removed += [f"container {container}" for container in found]
-    # After the containers, since an engine keeps a network that one of them is on.
-    steps = networks.undo_steps(host, networks.undo_folders(f"{machine.scratch}/jobs", role))
-    removed += [f"network {step}" for step in steps]
-    if machine.socket:
-        storage.clear(host, machine.socket, f"{machine.scratch}/storage")
+        # After the containers, since an engine keeps a network that one of them is on.
+        removed += networks.remove(host, machine.socket, f"{machine.scratch}/jobs", role)
+        storage.clear(host, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
     images.forget_logs(host, f"{machine.scratch}/images")
     host.run(*script(REMOVE_PARENT))
@@ -326,8 +323,6 @@ class MachineRig(Rig):
         seen: Mapping[str, Seen],
     ) -> MachineRig:
         machines, sut = file.machines, targets["sut"]
-        difference = storage.disk_difference(sut.host, sut.engine, sut.disk) if sut.engine else ""
-        driver = (seen["sut"].facts["stable"]["engine"] or {}).get("Driver")
         cpus, notes = cpu_map(machines, seen)
         return cls(
             name=file.name,
@@ -345,7 +340,7 @@ class MachineRig(Rig):
                 for name, known in one.drivers.items()
             ),
             caveats=caveats(file, seen),
-            missing=missing(file, seen) | storage.missing_without_daemons(driver, difference),
+            missing=missing(file, seen) | storage.missing(sut.host, sut.engine, sut.disk),
             possible_networks=file.networks,
             patience=file.patience,
             file=file,
@@ -436,22 +431,17 @@ def _with_images(target: Target, names: Sequence[str], say: Say) -> Target:
         with engine.building_daemon(LocalHost()) as source:
             send_images(source, host, socket, list(map(images.tag, lacking)), say)
     store = str(Path(target.disk).with_name("images"))
-    options = {"store": store, "parent": target.cgroup_parent}
-    built = {folder.name: images.ensure_image(host, socket, folder, **options) for folder in wanted}
+    where = (store, target.cgroup_parent)
+    built = {folder.name: images.ensure_image(host, socket, folder, *where) for folder in wanted}
     return replace(target, images=built)
 
 
 def send_images(source: str, host: Host, socket: str, references: Sequence[str], say: Say) -> None:
     """Send images from an engine of this machine to one of a host."""
-    # Where anybody may write, nobody may guess its name; the connection's user writes it.
-    remote = f"/var/tmp/labkit-{uuid4()}.tar"
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
         archive = Path(folder, "images.tar")
         save = ("docker", "--host", source, "save", "--output", str(archive), *references)
         LocalHost().run(*save, timeout=1800)
         say(f"{len(references)} images ({archive.stat().st_size >> 20} MiB) go to {host.name}")
-        try:
-            host.put(archive, remote)
+        with images.sent(host, archive) as remote:
             host.run("docker", "--host", socket, "load", "--input", remote, timeout=1800)
-        finally:
-            host.run("rm", "-f", "--", remote)

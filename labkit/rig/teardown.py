@@ -41,7 +41,7 @@ def clean() -> list[str]:
         removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
     removed += [f"process {pid} of a host" for pid in sorted(kill(_in_namespaces))]
     removed += [f"mount {point}" for point in unmount()]
-    storage.remove_temporary()
+    storage.clear(local, str(engine.STORAGES))
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
         removed.append(f"network namespace {name}")
@@ -142,7 +142,5 @@ def unmount(below: tuple[str, ...] = _MOUNTS) -> list[str]:
     """Unmount what a killed daemon left, and return the mount points."""
     points = mounted(below)
     for point in points:
-        # Lazily only if need be: a loop device is then freed at some later time.
-        if LocalHost().run("umount", point, check=False).status != 0:
-            LocalHost().run("umount", "--lazy", point)
+        LocalHost().run("umount", "--lazy", point)
     return points

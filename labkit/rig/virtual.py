@@ -152,7 +152,7 @@ class VirtualRig(Rig):
             links=(links,),
             caveats=tuple(caveats),
             missing=_missing(cpus)
-            | storage.missing()
+            | storage.missing(hosts["sut"], engine.SOCKET, str(engine.STORAGES))
             | kernel_probe.missing_networks(hosts["sut"])
             | runtimes.unavailable(hosts["sut"]),
             possible_networks=networks.VIRTUAL,

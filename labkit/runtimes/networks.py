@@ -18,7 +18,7 @@ EXTERNAL = {"weave": f"Weave Net's router, weaver, is not on the host; {UNPACKAG
 def no_swarm(reason: str) -> dict[str, str]:
     """Return the networks that only Docker has, with the reason why another engine has none."""
     weave = "Weave Net is a plugin of the Docker Engine"
-    return {"overlay": reason, "encrypted": reason, "weave": weave}
+    return {"overlay": reason, "weave": weave}
 
 
 def network_of(target: Target, placement: Placement) -> Network:

@@ -1,53 +1,51 @@
 """A container's storage: what is mounted at ``/data``.
 
-With a storage driver, nothing is mounted: ``/data`` is in the container's own layer. A mount
+With the engine's own driver nothing is mounted: ``/data`` is in the container's own layer. A mount
 contains the image's files of ``/data``, as Docker fills a new volume.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-
-from labkit.errors import PlacementError
-from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts import script
 from labkit.hosts.target import Image, Storage, Target
+from labkit.placement import UNIONS
 
 #: The directory whose storage is measured.
 DATA = "/data"
 
-# A container of the image copies the files, so that owners and modes are the same. An unfinished
-# copy has another name, and an unfinished volume is removed.
+# The directory gets its name last, so that an unfinished copy is never used.
 _BIND = """
-place=$1 image=$2 parent=$3 label=$4
+place=$1 image=$2
 [ ! -d "$place" ] || exit 0
 rm -rf "$place.new"
 mkdir -p "$place.new"
-docker run --rm --pull never --network none --cgroup-parent "$parent" --label "labkit=$label" \\
-    --mount "type=bind,src=$place.new,dst=/labkit-data" "$image" \\
-    sh -c 'if [ -d /data ]; then cp -a /data/. /labkit-data; fi'
-sync -f "$place.new"
+id=$(docker create --label labkit=storage "$image" true)
+trap 'docker rm "$id" >/dev/null' EXIT
+docker export "$id" | tar -x -C "$place.new" --strip-components 1 data
 mv "$place.new" "$place"
 """
-_VOLUME = """
-name=$1 image=$2 parent=$3 label=$4 disk=$5
-docker volume inspect "$name" >/dev/null 2>&1 && exit 0
-docker volume create --label labkit=storage --label "labkit.disk=$disk" "$name" >/dev/null
-docker run --rm --pull never --network none --cgroup-parent "$parent" --label "labkit=$label" \\
-    --mount "type=volume,src=$name,dst=/data" "$image" sync -f /data ||
-    { docker volume rm "$name" >/dev/null; exit 1; }
-"""
-_UNION_UP = """
-tries=0
-while ! mountpoint -q "$1"; do
-    tries=$((tries + 1))
-    [ "$tries" -lt 250 ] || { echo "the union is not mounted" >&2; exit 1; }
-    sleep 0.02
+# Read-only, the files of /data in the layers that the engine's own driver keeps, the uppermost
+# first; above them an empty directory to write to.
+_MOUNT = """
+place=$1 image=$2 kind=$3 with=.GraphDriver.Data layers=
+for layer in $(docker image inspect --format "{{$with.UpperDir}}:{{$with.LowerDir}}" "$image" |
+    tr : ' '); do
+    [ ! -d "$layer/data" ] || layers=$layers:$layer/data
 done
+mkdir -p "$place/written" "$place/work" "$place/union"
+case $kind in
+fuse-overlayfs)
+    over="upperdir=$place/written,workdir=$place/work"
+    fuse-overlayfs -o "lowerdir=${layers#:},$over" "$place/union"
+    ;;
+aufs)
+    read_only=$(echo "$layers" | sed 's/:[^:]*/&=ro/g')
+    mount -t aufs -o "br=$place/written=rw$read_only" none "$place/union"
+    ;;
+esac
 """
-# The kernel's list is read, because looking at a mount that hangs would hang too.
-_UNION_DOWN = """
-if grep -qF " $1/union " /proc/self/mounts; then umount "$1/union" || umount -l "$1/union"; fi
+_UNMOUNT = """
+! grep -qF " $1/union " /proc/self/mounts || umount "$1/union" || umount --lazy "$1/union"
 rm -rf --one-file-system -- "$1"
 """
 
@@ -58,66 +56,27 @@ def data_options(target: Target, image: Image, label: str) -> list[str]:
     if storage is None or storage.name == storage.driver:
         return []
     source = data_source(storage, image, label)
-    if storage.name == "unionfs-fuse":
-        _unite(target, storage, image, label)
-    else:
-        text = _VOLUME if storage.name == "volume" else _BIND
-        # By this label, another user's `labkit clean` leaves a running container alone.
-        options = (image.reference, target.cgroup_parent, label, storage.directory)
-        argv = script(text, source, *options)
-        _create(target.host, f"{storage.name} for {image.name}", argv, storage)
-    kind = "volume" if storage.name == "volume" else "bind"
-    return ["--mount", f"type={kind},src={source},dst={DATA}"]
+    if storage.name == "volume":
+        return ["--mount", f"type=volume,dst={DATA}"]  # anonymous: it goes with its container
+    text, place = (_MOUNT, _union(storage, label)) if storage.name in UNIONS else (_BIND, source)
+    argv = script(text, place, image.reference, storage.name)
+    target.host.run(*argv, env={"DOCKER_HOST": str(target.engine)}, timeout=600)
+    return ["--mount", f"type=bind,src={source},dst={DATA}"]
 
 
 def data_source(storage: Storage, image: Image, label: str) -> str:
-    """Return what is mounted: a directory or a volume's name; "" for a storage driver."""
-    if storage.name == storage.driver:
-        return ""
+    """Return what is mounted, or the engine's folder of it; "" for the engine's driver."""
     name = f"{image.name}-{image.digest.rpartition(':')[2][:12]}"
-    # Rigs that share an engine have different directories, and so different volumes.
-    owner = hashlib.sha256(storage.directory.encode()).hexdigest()[:6]
-    sources = {
-        "volume": f"labkit-{owner}-{name}",
-        "bind": f"{storage.directory}/bind/{name}",
-        "unionfs-fuse": f"{_union(storage, label)}/union",
-    }
-    return sources[storage.name]
-
-
-def release(target: Target, label: str) -> None:
-    """Remove the container's union, if it has one."""
-    if target.storage is None or target.storage.name != "unionfs-fuse":
-        return
-    directory = _union(target.storage, label)
-    Job(target.host, f"{directory}/job").stop()
-    target.host.run(*script(_UNION_DOWN, directory))
+    sources = {"bind": f"{storage.directory}/bind/{name}", "volume": "volumes"}
+    sources |= dict.fromkeys(UNIONS, f"{_union(storage, label)}/union")
+    return sources.get(storage.name, "")
 
 
 def _union(storage: Storage, label: str) -> str:
     return f"{storage.directory}/unions/{label}"
 
 
-def _unite(target: Target, storage: Storage, image: Image, label: str) -> None:
-    """Mount a union of the image's layers, read-only, below an empty writable branch."""
-    directory = _union(storage, label)
-    union = f"{directory}/union"
-    target.host.run("mkdir", "-p", f"{directory}/written", union)
-    branches = [f"{directory}/written=RW"]
-    branches += [f"{layer}=RO" for layer in reversed(storage.branches.get(image.name, ()))]
-    argv = ["unionfs", "-f", "-o", "cow,allow_other,use_ino", ":".join(branches), union]
-    job = start_job(target.host, argv, directory=f"{directory}/job", label=label)
-    try:
-        _create(target.host, f"union for {image.name}", script(_UNION_UP, union), storage)
-    except PlacementError as error:
-        raise PlacementError(error.what, where=error.where, why=job.stderr()[-800:]) from error
-
-
-def _create(host: Host, what: str, argv: Sequence[str], storage: Storage) -> None:
-    result = host.run(*argv, env={"DOCKER_HOST": storage.engine}, timeout=1800, check=False)
-    if result.status != 0:
-        raise PlacementError(
-            f"cannot create the {what}",
-            where=f"host {host.name}",
-            why=result.stderr.strip()[-800:],
-        )
+def release(target: Target, label: str) -> None:
+    """Remove the container's union, if it has one."""
+    if target.storage and target.storage.name in UNIONS:
+        target.host.run(*script(_UNMOUNT, _union(target.storage, label)))

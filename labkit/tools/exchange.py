@@ -27,7 +27,7 @@ TOOLS: dict[str, ModuleType] = {"sockperf": sockperf, sfnt_pingpong.TOOL: sfnt_p
 #: Background loads on the server's host.
 LOADS = ("none", "containers")
 #: Networks on which the generator reaches a container.
-NETWORKS = ("host", "bridge", "nat", "macvlan", "routed", "vxlan")
+NETWORKS = ("host", "bridge", "nat", "macvlan")
 #: The largest payload in bytes that is one packet on each of these networks.
 ONE_PACKET = 1398
 #: Seconds that a capture adds to a trial.

@@ -27,10 +27,9 @@ from labkit.hosts.host import Result
 from labkit.hosts.target import Image, Network, Storage, Target
 from labkit.placement import (
     BASELINE_LEVELS,
-    DRIVERS,
     ENGINES,
-    MOUNTS,
     NETWORKS,
+    STORAGES,
     Limits,
     Placement,
     Workload,
@@ -161,22 +160,11 @@ NETS = {
         bridge="" if name == "macvlan" else f"lkb-{name}",
         port="lab1" if name == "bridge" else "",
         parent="lab0" if name == "macvlan" else "",
-        remotes=("198.18.0.5",) if name in ("vxlan", "overlay", "encrypted") else (),
+        remotes=("198.18.0.5",) if name == "overlay" else (),
     )
-    for number, name in enumerate(NETWORKS, start=10)
-    if name not in ("host", "none", "container")
+    for name, number in {"bridge": 11, "nat": 12, "macvlan": 14, "overlay": 16, "weave": 18}.items()
 }
-STORES = {
-    name: Storage(
-        name,
-        f"unix:///run/labkit/{name}.sock",
-        "overlay2" if name in MOUNTS else name,
-        "ext4",
-        directory=f"/var/lib/labkit/{name}" if name in MOUNTS else "",
-        branches={"net": ("/layers/1", "/layers/2")} if name == "unionfs-fuse" else {},
-    )
-    for name in (*DRIVERS, *MOUNTS)
-}
+STORES = {name: Storage(name, "overlay2", "ext4", "/var/lib/labkit/storage") for name in STORAGES}
 
 
 def placements(every: bool) -> Iterator[tuple[Placement, str, str]]:

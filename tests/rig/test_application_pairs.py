@@ -90,9 +90,9 @@ def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab: Rig, make_tria
         return [int(number) for number in text.split()]
 
     sizes = {}
-    with lab.networks(["vxlan"]):
+    with lab.networks(["overlay"]):
         for level in ("as found", "off", "as found"):
-            trial = make_trial(docker("vxlan"), tunnel_offload=level)
+            trial = make_trial(docker("overlay"), tunnel_offload=level)
             application = APPLICATIONS["iperf3 tcp"]
             with trial.treated(), pair(trial, application) as measure:
                 before = received()

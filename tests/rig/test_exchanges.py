@@ -29,7 +29,7 @@ BUSY = {"kind": "containers", "count": 2, "busy": True, "cpus": "0"}
 
 @pytest.fixture(scope="module")
 def watched(lab: Rig) -> Iterator[Rig]:
-    with lab.networks(["macvlan", "routed"]), lab.collector("sut", "clean"):
+    with lab.networks(["macvlan"]), lab.collector("sut", "clean"):
         yield lab
 
 
@@ -120,7 +120,7 @@ def test_a_captured_trial_has_round_trip_and_residence_times(
 @pytest.mark.parametrize(
     ("place", "exchange", "load"),
     [
-        (docker("routed"), "udp", {"kind": "none"}),
+        (docker("macvlan"), "udp", {"kind": "none"}),
         (bare("clean"), "tcp", BUSY),
     ],
     ids=str,

@@ -140,7 +140,7 @@ def test_no_lab_packet_is_on_a_real_interface(
 ) -> None:
     real = {name for _, name in socket.if_nameindex()} - {"lo"}
     assert real, "this machine has no interface that a packet could leave by"
-    networks = ("routed", "macvlan", "vxlan")
+    networks = ("macvlan",)
     with lab.networks(networks), counting() as outside, counting("labkit-switch") as inside:
         for network in ("host", "bridge", "nat", *networks):
             trial = make_trial(docker(network))

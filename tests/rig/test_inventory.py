@@ -119,12 +119,12 @@ def test_an_image_is_built_over_ssh(rig: Rig, tmp_path: Path) -> None:
     (source / "sub" / "bytes").write_bytes(bytes(range(256)))
     host, store = rig.hosts["sut"], str(tmp_path / "store")
     try:
-        image = images.ensure_image(host, engine.SOCKET, source, store=store)
+        image = images.ensure_image(host, engine.SOCKET, source, store, "/labkit")
         assert image.reference == images.tag(source)
         assert (Path(image.rootfs) / "probe" / "bytes").read_bytes() == bytes(range(256))
         marker = Path(image.rootfs) / "marker"
         marker.touch()
-        assert images.ensure_image(host, engine.SOCKET, source, store=store) == image
+        assert images.ensure_image(host, engine.SOCKET, source, store, "/labkit") == image
         assert marker.exists(), "an image is unpacked once"
     finally:
         docker_cli("image", "rm", "--force", images.tag(source))

@@ -139,7 +139,8 @@ def test_the_next_user_removes_networks_of_a_killed_campaign(
         again = MachineRig.attach(machines[0] / "rig.toml", say=lines.append)
         again.close()
         assert network_state(rig) == before
-    assert {line.split()[1] for line in lines if "removed network" in line} == {"sut:", "peer:"}
+    removed = {(line.split()[1], line.split()[-1]) for line in lines if "removed network" in line}
+    assert removed >= {("sut:", "nat"), ("sut:", "overlay"), ("peer:", "nat")}
     assert network_state(rig) == before
 
 
@@ -200,13 +201,8 @@ def test_images_of_this_machine_are_sent_to_an_engine_that_lacks_them(rig: Rig) 
 # From here on the networks exist until the module ends.
 
 
-@pytest.mark.parametrize(
-    ("network", "client"),
-    [(name, name) for name in ("host", "nat", "macvlan", "overlay")],
-)
-def test_containers_of_two_machines_reach_each_other(
-    networked: Rig, network: str, client: str
-) -> None:
+@pytest.mark.parametrize("network", ["host", "nat", "macvlan", "overlay"])
+def test_containers_of_two_machines_reach_each_other(networked: Rig, network: str) -> None:
     placement = docker(network)
     assert networked.infeasible(placement) is None
     two_hosts = treatments.SecondHost(at=2, spread=True)
@@ -215,7 +211,7 @@ def test_containers_of_two_machines_reach_each_other(
     beside = {"name": "client", "at": "peer", "cpus": trial.cpus("generator")}
     with (
         trial.serve(sockperf.server("block"), placement) as server,
-        trial.serve(waiting("net"), docker(client), **beside) as inside,
+        trial.serve(waiting("net"), placement, **beside) as inside,
     ):
         assert inside.host.name == "peer" and server.host.name == "sut"
         measurement = trial.measure(far(server.address), inside=inside)

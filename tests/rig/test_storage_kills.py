@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labkit.hosts import LocalHost
-from labkit.rig import clean, engine, lock, teardown
+from labkit.rig import Rig, clean, engine, lock, teardown
 
 pytestmark = pytest.mark.rig
 PATIENCE = 900.0
@@ -21,9 +21,9 @@ from labkit import Rig, docker
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.placement import waiting
-from labkit.rig.layers import File, LayeredImage
+from labkit.rig.layers import LayeredImage
 
-image = LayeredImage("killed", ((File("a", 5000),),))
+image = LayeredImage("killed", ({"a": 5000},))
 with Rig.open("virtual", patience=900) as lab, lab.storage({name: [image] for name in NAMES}):
     contexts = []
     for name in [name for name in NAMES if f"storage:{name}" not in lab.missing]:
@@ -34,24 +34,17 @@ with Rig.open("virtual", patience=900) as lab, lab.storage({name: [image] for na
     print("running", flush=True)
     time.sleep(600)
 """
-NAMES = ["fuse-overlayfs", "btrfs", "unionfs-fuse"]
-
-
-def loop_files() -> list[str]:
-    """Return the files of this machine's loop devices."""
-    argv = ("losetup", "--list", "--noheadings", "--output", "BACK-FILE")
-    return LocalHost().run(*argv).stdout.splitlines()
+PLACES = ("bind", "unions")
+NAMES = ["bind", "volume", "fuse-overlayfs"]
 
 
 def left() -> list[str]:
     """Return what storages have left on this machine."""
     local = LocalHost()
     found = [f"mount {point}" for point in teardown.mounted((str(engine.STORAGES),))]
-    files = [path for path in loop_files() if path.startswith(str(engine.STORAGES))]
-    found += [f"loop device of {path}" for path in files]
     processes = local.run("ps", "-eo", "args").stdout.splitlines()
     found += [line for line in processes if f"{engine.STORAGES}/" in line and "ps -eo" not in line]
-    found += [str(path) for path in (engine.STORAGES / "unions").glob("*")]
+    found += [str(path) for path in engine.STORAGES.glob("*/*") if path.parent.name in PLACES]
     groups = [path for root in teardown.group_roots() for path in root.iterdir() if path.is_dir()]
     return found + [f"control group {path}" for path in groups]
 
@@ -75,3 +68,6 @@ def test_a_kill_leaves_nothing(tmp_path: Path) -> None:
     with lock.locked(PATIENCE):
         clean()
         assert left() == []
+    # The next engine removes the containers on its disk, and their volumes with them.
+    with Rig.open("virtual", patience=PATIENCE, say=print):
+        assert list(engine.DATA_ROOT.glob("volumes/*/_data")) == []

@@ -14,7 +14,7 @@ from labkit.placement import NETWORKS
 from labkit.rig import kernel_probe
 from labkit.rig.checks import Check
 
-ALL = "macvlan yes\nvxlan yes\nesp yes\n"
+ALL = "macvlan yes\nvxlan yes\n"
 
 
 def test_a_kernel_with_everything() -> None:
@@ -33,21 +33,13 @@ def test_networks_that_need_a_missing_device() -> None:
     found = kernel_probe.parse_missing_networks(
         ALL.replace("vxlan yes", "vxlan no Error: Unknown device type.")
     )
-    assert set(found) == {"network:vxlan", "network:overlay", "network:encrypted"}
+    assert set(found) == {"network:overlay"}
     assert found["network:overlay"] == (
         "the kernel has no VXLAN devices (Error: Unknown device type.)"
     )
     assert set(kernel_probe.parse_missing_networks(ALL.replace("macvlan yes", "macvlan no"))) == {
         "network:macvlan"
     }
-
-
-def test_the_first_missing_need_is_the_reason() -> None:
-    found = kernel_probe.parse_missing_networks("vxlan no why\nesp no\n")
-    assert found["network:encrypted"] == "the kernel has no VXLAN devices (why)"
-    assert (
-        "IPsec" in kernel_probe.parse_missing_networks("vxlan yes\nesp no\n")["network:encrypted"]
-    )
 
 
 @pytest.mark.rig

@@ -63,7 +63,7 @@ def test_limited():
 
 
 def test_storage():
-    assert docker("host", storage="btrfs").label == "docker host storage=btrfs"
+    assert docker("host", storage="overlay2").label == "docker host storage=overlay2"
     assert docker("host", storage="bind").limited(shares=512).storage == "bind"
     for make in (
         lambda: docker("host", storage="floppy"),

@@ -101,7 +101,7 @@ def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
         (treatments.BusyPolling(), "busy_poll", {}, {"busy-poll": "old kernel"}, "old kernel"),
         (treatments.ColdCache(), "cold", {}, {"cold-cache": "not root"}, "not root"),
         (treatments.RealTime(), "fifo", {}, {"realtime": "no"}, "no"),
-        (treatments.ContainerStorage(), "vfs", {}, {}, "no engine"),
+        (treatments.ContainerStorage(), "bind", {}, {}, "no engine"),
         (treatments.SecondHost(at="both"), "both", {}, {"peer": "no memory"}, "no memory"),
         (treatments.SecondHost(at="both"), "server", {}, {}, None),
         (treatments.PacketCapture(), "on", {}, {}, "no collector"),

@@ -85,8 +85,8 @@ def test_the_seccomp_filter_is_expected_unless_it_is_left_out() -> None:
 
 def test_a_storage_is_expected() -> None:
     for storage, mount in (
-        (Storage("bind", "unix:///e", "overlay2", "ext4", "/disk"), "/disk/bind/net-"),
-        (Storage("btrfs", "unix:///e", "btrfs", "btrfs"), "none"),
+        (Storage("bind", "overlay2", "ext4", "/disk"), "/disk/bind/net-"),
+        (Storage("overlay2", "overlay2", "overlay"), "none"),
     ):
         facts = expected(docker("host", storage=storage.name), storage=storage)
         assert facts["storage driver"] == storage.driver
@@ -95,8 +95,6 @@ def test_a_storage_is_expected() -> None:
 
 
 def test_a_network_between_hosts_is_expected() -> None:
-    vxlan = expect.of_network(instance(docker("vxlan")), VIRTUAL["vxlan"])
-    assert vxlan["labvxlan0 on labvx0"] == "yes" and vxlan["lab1 on labvx0"] == "none"
     end = Network("weave", "198.18.9.0/24", "198.18.9.10", remotes=("198.18.0.5",), router="r:1")
     weave = expect.of_network(instance(docker("weave")), end)
     assert differences(weave, {**weave, "router to 198.18.0.5": "sleeve"}) == []
