@@ -105,16 +105,6 @@ def prestart(
         host.run("rm", "-rf", "--", directory)
 
 
-# Waits until the loop has started the first container or printed an error.
-_FIRST = """
-tries=0
-while [ ! -s "$1/stdout" ] && [ ! -s "$1/stderr" ] && [ "$tries" -lt 500 ]; do
-    tries=$((tries + 1))
-    sleep 0.02
-done
-"""
-
-
 @dataclass
 class Churn:
     """How many containers started, and the loop's errors; both are set when the block ends."""
@@ -130,7 +120,7 @@ def churn(engine: Engine, instance: Instance, argv: Sequence[str]) -> Iterator[C
     job, result = Job(target.host, directory), Churn()
     try:
         job = start_job(target.host, argv, directory=directory, label=label)
-        target.host.run(*script(_FIRST, directory), check=False)
+        job.await_output(".")
         yield result
         result.count = len(job.stdout().splitlines())
         result.why = job.stderr().strip()[-200:]

@@ -27,7 +27,7 @@ apt_get() {
 systemctl() {
     [ "$1" = list-unit-files ] || { echo "systemctl: $*" >>"$noted"; return; }
     echo nginx.service enabled enabled
-    [ ! -e "$installed" ] || echo podman.socket enabled enabled
+    [ ! -e "$installed" ] || echo lxc-net.service enabled enabled
 }
 installed=$2/installed noted=$2/noted
 """
@@ -51,7 +51,7 @@ def test_missing_programs_and_their_packages(tmp_path: Path) -> None:
 def test_services_of_new_packages_stay_off(tmp_path: Path, had: bool) -> None:
     before = "" if had else 'enabled_units() { [ ! -e "$installed" ] || echo all.service; }'
     text = f"""{before}
-install_packages podman nowhere >"$2/out"
+install_packages lxc nowhere >"$2/out"
 touch "$noted"
 cat "$2/out" "$noted"
 [ ! -e "$POLICY" ]
@@ -60,7 +60,7 @@ cat "$2/out" "$noted"
     assert "said: this release has no package nowhere" in found
     assert "apt-get: install --no-install-recommends lxc" in found
     assert "policy: 101" in found and "services may start" not in found
-    assert re.findall(r"systemctl: (.*)", found) == (["disable podman.socket"] if had else [])
+    assert re.findall(r"systemctl: (.*)", found) == (["disable lxc-net.service"] if had else [])
 
 
 def test_a_policy_of_the_machines_owner_stays(tmp_path: Path) -> None:
