@@ -14,8 +14,6 @@ import pytest
 from own_machines import LABKIT, Machines, machines, state
 
 from labkit.data import load
-from labkit.hosts import LocalHost
-from labkit.rig import engine
 from labkit.status import find
 
 pytestmark = pytest.mark.rig
@@ -26,9 +24,6 @@ CUTS = [float(text) for text in os.environ.get("LABKIT_CUTS", "5").split(",")]
 
 @pytest.fixture(scope="module")
 def own(namespaces: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    # Without the virtual rig's own network, so that a campaign makes one.
-    env = {"DOCKER_HOST": engine.SOCKET}
-    LocalHost().run("docker", "network", "rm", engine.NETWORK, env=env)
     with machines(tmp_path_factory.mktemp("machines")) as made:
         yield made
 
