@@ -215,7 +215,7 @@ CASES = [
     Case(
         "renice",
         docker("host"),
-        lambda scene: os.setpriority(os.PRIO_PROCESS, scene.server.pid, 10),
+        lambda scene: os.setpriority(os.PRIO_PROCESS, scene.server.pid, 15),
         r"nice value",
     ),
     Case(

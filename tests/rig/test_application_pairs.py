@@ -141,7 +141,7 @@ def test_every_application_is_measured(
                 # All requests of a connection go over it; one more had the first request.
                 assert mechanisms["Tcp.PassiveOpens"] == 101
             ends = trial.record["verification"], trial.record["verifications"]["client"]
-            cpus_of = [end["status"]["Cpus_allowed_list"] for end in ends]
+            cpus_of = [end["allowed CPUs"] for end in ends]
             for side, cpus in zip(("server", "client"), cpus_of, strict=True):
                 assert mechanisms[f"{side}_cpu"] == pytest.approx(busy(trial, cpus), abs=0.02)
             assert cpus_of == ["1", "0"]

@@ -243,7 +243,7 @@ def test_a_placement_that_fails_its_verification_is_a_failed_row(
     for record in records(found):
         error = record["error"]
         assert error["type"] == "ManipulationError"
-        assert "it is in the host network namespace" in error["what"]
+        assert "network: the host's, not its own" in error["what"]
         verification = error["evidence"]["verification"]
         assert verification["network"] == "the host's"
         names = sorted(path.name for path in record["folder"].iterdir())

@@ -151,7 +151,7 @@ def test_a_trial_without_capture_is_not_mirrored(
     count = {"none": 0, "containers": 2, "stress-ng": 1}[load["kind"]]
     assert beside == {f"load{number}" for number in range(count)}
     for name in beside:
-        assert trial.record["verifications"][name]["status"]["Cpus_allowed_list"] == load["cpus"]
+        assert trial.record["verifications"][name]["allowed CPUs"] == load["cpus"]
     assert left() == []
 
 
