@@ -52,7 +52,8 @@ LEFT_OVER = {
     "namespaces": "ls /run/netns",
     "mounts": "awk '{ print $1, $2, $3 }' /proc/self/mounts | grep -E 'labkit|netns' | sort",
     "control groups": "find /sys/fs/cgroup -type d -path '*/labkit/*' | sort",
-    "processes": "grep -lsz '^LABKIT_LABEL=' /proc/[0-9]*/environ | wc -l; pgrep -x -c dockerd",
+    "processes": "grep -hsaz -E '^LABKIT_LABEL=(trial|labkit-rig)' /proc/[0-9]*/environ "
+    "| tr '\\0' '\\n' | sort -u; pgrep -x -l dockerd",
     "files": "find /run/labkit -mindepth 1 -maxdepth 2 -type d | sort; ls -d /tmp/trial-*",
     "loop devices": "losetup --list --noheadings | grep labkit",
 }
