@@ -54,7 +54,6 @@ LEFT_OVER = {
     "control groups": "find /sys/fs/cgroup -type d -path '*/labkit/*' | sort",
     "processes": "grep -lsz '^LABKIT_LABEL=' /proc/[0-9]*/environ | wc -l; pgrep -x -c dockerd",
     "files": "find /run/labkit -mindepth 1 -maxdepth 2 -type d | sort; ls -d /tmp/trial-*",
-    "loop devices": "losetup --list --noheadings | grep labkit",
 }
 
 
