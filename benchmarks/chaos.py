@@ -55,7 +55,6 @@ LEFT_OVER = {
     "processes": "grep -hsaz -E '^LABKIT_LABEL=(trial|labkit-rig)' /proc/[0-9]*/environ "
     "| tr '\\0' '\\n' | sort -u; pgrep -x -l dockerd",
     "files": "find /run/labkit -mindepth 1 -maxdepth 2 -type d | sort; ls -d /tmp/trial-*",
-    "loop devices": "losetup --list --noheadings | grep labkit",
 }
 
 

@@ -54,9 +54,15 @@ def restore(path: Path | None) -> None:
     """Undo host settings that a killed campaign left changed."""
     from labkit.hosts import LocalHost
     from labkit.hosts import restore as undo
-    from labkit.rig import lock, machines
+    from labkit.rig import lock, machines, netns
 
     with lock.locked():
+        if path is None and netns.existing():
+            # Settings of its hosts would be looked for on this machine, where they never were.
+            raise LabkitError(
+                "a virtual rig was left, whose hosts have settings of their own",
+                remedy="labkit clean removes it, and restores the settings of this machine",
+            )
         if path:
             # Only settings of trials: others in a host's journal belong to another rig.
             by_role = machines.each(path, lambda file, role, host: undo(host, label="trial-"))

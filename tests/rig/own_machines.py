@@ -172,7 +172,7 @@ class Machines:
         self.stop(role)
         stop_labelled(LocalHost(), "trial-")
         if role == "sut":
-            engine.remove_containers(LocalHost())
+            engine.remove_containers(LocalHost(), engine.SOCKET)
         time.sleep(seconds)
         self.start(role)
 

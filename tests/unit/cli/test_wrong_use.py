@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from labkit import cli
+from labkit.rig import lock, netns
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,16 @@ def test_wrong_use_is_exit_code_2_before_anything_runs(
         cli.main(list(argv))
     assert stop.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_settings_of_a_rig_that_was_left_are_not_restored_without_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of its hosts would be looked for on this machine, where they never were."""
+    monkeypatch.setattr(lock, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(netns, "existing", lambda: ["labkit-sut"])
+    monkeypatch.setattr("labkit.hosts.restore", lambda host: pytest.fail("it restored"))
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["restore"])
+    assert stop.value.code == 1
+    assert "labkit clean" in capsys.readouterr().err
