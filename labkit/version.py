@@ -9,4 +9,4 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 #: Part of every plan's identity. Raise it when a change of labkit changes what a trial measures,
 #: so that trials from before and after never mix; a test reminds when measuring code changed.
-MEASUREMENT_VERSION = 3
+MEASUREMENT_VERSION = 4
