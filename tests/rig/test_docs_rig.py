@@ -20,7 +20,7 @@ def _code(page: str) -> list[str]:
 
 
 def test_the_study_of_the_howto_measures_and_analyses(tmp_path: Path) -> None:
-    parameters, protocol, where, analysis = _code("howto/study.md")
+    parameters, protocol, where, analysis = _code("extend.md")
     folder = tmp_path / "data"
     _execute(parameters + f"data = {str(folder)!r}\nblocks = 1\n", protocol)
     assert len(load(folder / "prime-numbers").ok) == 4
