@@ -22,46 +22,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from labkit.errors import DatasetError, UsageError, suggestion
 
 #: Version of the files; another one is refused.
 FORMAT = 2
-#: Samples of a trial that a quantile needs, so that one is expected beyond it.
-_QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
 _RESTORE = "restore it from a copy, or measure again with --new"
 #: Columns that a table of trials is sorted by.
 ORDER = ["block", "position", "attempt", "trial"]
 #: Columns that a trial's row has before its factors.
 KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
-
-
-def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
-    """Statistics of one trial's samples, in their unit, as columns of its row.
-
-    A quantile needs so many samples that one is expected beyond it.
-
-    Examples
-    --------
-    >>> statistics("rtt_ns", np.array([1, 2, 6]))["rtt_ns_median"]
-    2.0
-    """
-    if not len(samples):
-        return {}
-    values = np.asarray(samples, dtype=np.float64)
-    found = {"mean": values.mean(), "median": np.median(values)}
-    found |= {"min": values.min(), "max": values.max()}
-    if len(values) > 1:
-        found["std"] = values.std(ddof=1)
-    for quantile, (level, needed) in _QUANTILES.items():
-        if len(values) >= needed:
-            found[quantile] = np.quantile(values, level)
-    return {f"{name}_{statistic}": float(value) for statistic, value in found.items()}
 
 
 @dataclass(frozen=True, repr=False)

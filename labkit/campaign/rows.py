@@ -6,11 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.data import statistics
+import numpy as np
+from numpy.typing import NDArray
+
 from labkit.design import Condition, level_label
 from labkit.tools.base import Measurement
 from labkit.tools.parsing import NOT_REACHED
 
+#: Samples of a trial that a quantile needs, so that one is expected beyond it.
+_QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
 #: did not reach this share of the rate that was asked of it, and is flagged for that.
 SATURATED, REACHED = 0.9, 0.95
@@ -20,6 +24,29 @@ WAITED = 0.05
 _LOADED = "loaded_"
 #: Columns of samples that are points in time, or their distance from the schedule.
 _TIMES = ("start_ns", "end_ns", "lateness_ns")
+
+
+def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
+    """Statistics of one trial's samples, in their unit, as columns of its row.
+
+    A quantile needs so many samples that one is expected beyond it.
+
+    Examples
+    --------
+    >>> statistics("rtt_ns", np.array([1, 2, 6]))["rtt_ns_median"]
+    2.0
+    """
+    if not len(samples):
+        return {}
+    values = np.asarray(samples, dtype=np.float64)
+    found = {"mean": values.mean(), "median": np.median(values)}
+    found |= {"min": values.min(), "max": values.max()}
+    if len(values) > 1:
+        found["std"] = values.std(ddof=1)
+    for quantile, (level, needed) in _QUANTILES.items():
+        if len(values) >= needed:
+            found[quantile] = np.quantile(values, level)
+    return {f"{name}_{statistic}": float(value) for statistic, value in found.items()}
 
 
 def make_rows(

@@ -31,7 +31,7 @@ import fabric
 import paramiko
 from paramiko.hostkeys import InvalidHostKey
 
-from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, ToolOutput, UsageError
+from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from labkit.hosts import agent
 
 # Its errors are raised with their cause; without a handler, paramiko would also print them.
@@ -439,18 +439,6 @@ def _close(connection: Any) -> None:
         transport.sock.shutdown(socket.SHUT_RDWR)  # wakes paramiko's thread
     with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         connection.close()
-
-
-def json_rows(text: str, what: str) -> list[dict[str, Any]]:
-    """Return the objects in the JSON output of `what`; none of no output."""
-    try:
-        rows = json.loads(text or "[]")
-        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
-            return rows
-        why = "it is no list of objects"
-    except (ValueError, RecursionError) as error:
-        why = str(error)
-    raise ToolOutput(f"{what} cannot be read", why=why, evidence={"output": text[:2000]})
 
 
 def script(text: str, *args: str) -> Sequence[str]:

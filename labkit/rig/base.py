@@ -20,7 +20,7 @@ from labkit.errors import (
     UsageError,
     suggestion,
 )
-from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
+from labkit.hosts import Host, Settings, collect_facts, restore, stop_labelled
 from labkit.hosts.cache_line import command, timings
 from labkit.hosts.settings import BOOT_ID
 from labkit.hosts.target import Network, Target
@@ -435,7 +435,7 @@ class Rig:
                     lines.append(f"{role}: interrupts as found{why}")
                     continue
                 # By its label `restore` finds a trial's settings after a kill.
-                tuning = stack.enter_context(Tuning(self.hosts[role], "trial-interrupts"))
+                tuning = stack.enter_context(Settings(self.hosts[role], "trial-interrupts"))
                 cpus = ",".join(map(str, sorted(others)))
                 lines.append(f"{role}: {tuning.move_irqs(cpus)} interrupts on CPUs {cpus}")
                 lines += [f"{role}: {note}" for note in tuning.notes]

@@ -144,7 +144,7 @@ def look(
     try:
         text = host.run("python3", "-IS", "-", json.dumps(request), input=source).stdout
     except CommandFailed as error:
-        install = "apt-get install python3-minimal"
+        install = "apt-get install python3"
         raise ToolMissing(
             f"python3 does not run on host {host.name}",
             where=str(host),
@@ -177,7 +177,7 @@ def _system(seen: Seen) -> Iterator[Check]:
         version,
         tuple(map(int, version.split(".")[:2])) >= _PYTHON,
         "labkit needs 3.9 or later",
-        seen.command("apt-get install python3-minimal"),
+        seen.command("apt-get install python3"),
         needed=True,
     )
     idle = isinstance(seen.machine, Collector) and not seen.machine.mirrors

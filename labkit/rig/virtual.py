@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit import runtimes
 from labkit.errors import RigError, suggestion
-from labkit.hosts import Host, LocalHost, Tuning, script
+from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.target import Image, Target
 from labkit.placement import cpu_set, format_cpus, parse_cpus
 from labkit.rig import engine, images, kernel_probe, netns, networks, storage, teardown
@@ -225,7 +225,7 @@ class VirtualRig(Rig):
 
 def _raise_limits(local: LocalHost) -> None:
     """Raise limits that an engine raises and does not restore, so that they are restored."""
-    tuning = Tuning(local, netns.LABEL)
+    tuning = Settings(local, netns.LABEL)
     for name, value in (("root_maxkeys", "1000000"), ("root_maxbytes", "25000000")):
         path = Path("/proc/sys/kernel/keys") / name
         if path.is_file() and int(path.read_text()) < int(value):

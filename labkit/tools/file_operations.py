@@ -23,7 +23,7 @@ _START = 0.3
 
 def probe(host: Host) -> str:
     """Return the version of the host's python3."""
-    remedy = "apt-get install python3-minimal"
+    remedy = "apt-get install python3"
     return version(host, (PYTHON, "--version"), r"Python (\S+)", remedy=remedy)
 
 

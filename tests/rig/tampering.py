@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.campaign.trial import Trial
-from labkit.hosts import LocalHost, Tuning
+from labkit.hosts import LocalHost, Settings
 from labkit.placement import Limits, Placement, Workload, bare, container, docker, waiting
 from labkit.rig import engine, netns
 from labkit.rig.base import Rig
@@ -118,7 +118,7 @@ def undone(*argv: str, role: str) -> Iterator[None]:
 
 @contextmanager
 def journalled(scene: Scene) -> Iterator[None]:
-    with Tuning(scene.lab.hosts["sut"], "trial-tampering") as tuning:
+    with Settings(scene.lab.hosts["sut"], "trial-tampering") as tuning:
         assert tuning.set_file(SACK, 0)
         try:
             yield

@@ -88,11 +88,11 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
 
 KILLED = """
 import os, signal, sys
-from labkit.hosts import Tuning
+from labkit.hosts import Settings
 from labkit.rig import machines
 from labkit.rig.rigfile import read_rigfile
 with machines.connected(read_rigfile(sys.argv[1])) as hosts, (
-    Tuning(hosts["sut"], "trial-killed")
+    Settings(hosts["sut"], "trial-killed")
 ) as tuning:
     assert tuning.set_file("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 0), tuning.notes
     os.kill(os.getpid(), signal.SIGKILL)

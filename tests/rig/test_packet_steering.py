@@ -51,10 +51,10 @@ def test_steering_needs_a_second_host(lab: Rig, make_trial: Make) -> None:
 
 KILLED = """
 import os, signal, sys
-from labkit.hosts import LocalHost, Tuning
+from labkit.hosts import LocalHost, Settings
 from labkit.hosts.packet_steering import steer
 sysfs, label = sys.argv[1:]
-with Tuning(LocalHost(), label) as tuning:
+with Settings(LocalHost(), label) as tuning:
     steer(tuning, "lab0", "on", "0", sysfs=sysfs)
     os.kill(os.getpid(), signal.SIGKILL)
 """

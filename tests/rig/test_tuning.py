@@ -1,4 +1,4 @@
-"""Tuning of the real kernel: settings of a network namespace, and settings that revert."""
+"""Settings of the real kernel: those of a network namespace, and settings that revert."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, Tuning, labelled, restore, stop_labelled
+from labkit.hosts import LocalHost, Settings, labelled, restore, stop_labelled
 from labkit.hosts.agent import same
 from labkit.hosts.host import Result
 from labkit.hosts.settings import pending
@@ -66,7 +66,7 @@ TTL, RANGE = "/proc/sys/net/ipv4/ip_default_ttl", "/proc/sys/net/ipv4/ip_local_p
 def test_sysctls(host: NamespaceHost, book: str, label: str) -> None:
     before = value(host, TTL), value(host, RANGE)
     assert before[0] != "77"
-    with Tuning(host, label, journal=book) as tuning:
+    with Settings(host, label, journal=book) as tuning:
         assert tuning.set_files({TTL: 77, RANGE: "20000 30000"}) == {TTL: True, RANGE: True}
         assert value(host, TTL) == "77"
         assert value(host, RANGE).split() == ["20000", "30000"]
@@ -84,7 +84,7 @@ OFFLOAD = "tx-udp_tnl-segmentation"
 def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> None:
     host.run("ip", "link", "add", "lkt0", "type", "veth", "peer", "name", "lkt1")
     assert offload_of(host) == "on"
-    with Tuning(host, label, journal=book) as tuning:
+    with Settings(host, label, journal=book) as tuning:
         assert tuning.set_offload("lkt0", OFFLOAD, "off")
         assert offload_of(host) == "off"
         assert tuning.set_offload("lkt0", OFFLOAD, "off") and len(pending(host, book)) == 1
@@ -93,7 +93,7 @@ def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> N
     assert offload_of(host) == "on" and not pending(host, book)
     # What a killed process left is restored from the journal; a device may be gone by then.
     for gone, state in ((False, "restored"), (True, "gone")):
-        left = Tuning(host, label, journal=book)
+        left = Settings(host, label, journal=book)
         assert left.set_offload("lkt0", OFFLOAD, "off")
         if gone:
             host.run("ip", "link", "del", "lkt0")
@@ -104,7 +104,7 @@ def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> N
 
 def test_a_value_that_the_kernel_rejects(host: NamespaceHost, book: str, label: str) -> None:
     before = value(host, TTL)
-    with Tuning(host, label, journal=book) as tuning:
+    with Settings(host, label, journal=book) as tuning:
         assert not tuning.set_file(TTL, 100_000)
         assert not tuning.set_file("/proc/sys/net/ipv4/no_such", 1)
     assert len(tuning.notes) == 2
@@ -113,7 +113,7 @@ def test_a_value_that_the_kernel_rejects(host: NamespaceHost, book: str, label: 
 
 
 def test_a_sysctl_changed_by_somebody_else(host: NamespaceHost, book: str, label: str) -> None:
-    with pytest.raises(RigError), Tuning(host, label, journal=book) as tuning:
+    with pytest.raises(RigError), Settings(host, label, journal=book) as tuning:
         tuning.set_files({TTL: 77, RANGE: "20000 30000"})
         host.run("sh", "-c", f"echo 99 >{TTL}")
     assert value(host, TTL) == "99"
@@ -122,9 +122,9 @@ def test_a_sysctl_changed_by_somebody_else(host: NamespaceHost, book: str, label
 
 KILLED = """
 import os, signal, sys
-from labkit.hosts import LocalHost, Tuning
+from labkit.hosts import LocalHost, Settings
 book, label, ttl = sys.argv[1:]
-with Tuning(LocalHost(), label, journal=book) as tuning:
+with Settings(LocalHost(), label, journal=book) as tuning:
     tuning.set_file(ttl, 77)
     if os.access('/dev/cpu_dma_latency', os.W_OK):
         tuning.hold_idle()
@@ -158,7 +158,7 @@ def test_hold_idle(book: str, label: str) -> None:
 
     if lowest() == 0:
         pytest.skip("another process restricts idle states")
-    with Tuning(host, label, journal=book) as tuning:
+    with Settings(host, label, journal=book) as tuning:
         assert tuning.hold_idle()
         assert lowest() == 0
         assert tuning.notes == []
@@ -171,7 +171,7 @@ def test_hold_idle(book: str, label: str) -> None:
 def test_move_irqs(book: str, label: str) -> None:
     paths = sorted(Path("/proc/irq").glob("[0-9]*/smp_affinity_list"))
     before = {path: path.read_text() for path in paths}
-    with Tuning(LocalHost(), label, journal=book) as tuning:
+    with Settings(LocalHost(), label, journal=book) as tuning:
         moved = tuning.move_irqs("0")
         moved_paths = [path for path in paths if same(path.read_text(), "0")]
         assert moved == len(moved_paths) == len(paths) - len(tuning.notes)

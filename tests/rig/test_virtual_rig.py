@@ -15,7 +15,7 @@ import pytest
 
 from labkit import Rig
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, Tuning, labelled
+from labkit.hosts import LocalHost, Settings, labelled
 from labkit.rig import clean, engine, lock, netns, teardown
 
 pytestmark = pytest.mark.rig
@@ -131,7 +131,7 @@ def test_settings_of_killed_trials_do_not_reach_this_machine(
     path = Path("/proc/sys/net/ipv4/tcp_fin_timeout")
     own = path.read_text()
     with Rig.open("virtual", patience=PATIENCE, say=print) as rig:
-        tuning = Tuning(rig.hosts["sut"], "trial-killed")
+        tuning = Settings(rig.hosts["sut"], "trial-killed")
         assert tuning.set_file(str(path), 61)
         assert rig.hosts["sut"].run("cat", str(path)).stdout == "61\n"
     assert path.read_text() == own

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import pcap
-from labkit.hosts import json_rows
 from labkit.notebooks import parameters_source
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
@@ -31,7 +30,6 @@ def read(name: str) -> str:
 TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "probe": ("macvlan no module\nvxlan yes\n", parse_missing_networks),
     "cpus": ("0-3,8,10-11", parse_cpus),
-    "rows": ('[{"ifname": "lo", "mtu": 1}, {}]', lambda text: json_rows(text, "ip")),
 }
 
 

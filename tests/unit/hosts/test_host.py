@@ -128,6 +128,7 @@ def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
             if pid_file.exists() and pid_file.read_text().endswith("\n"):
                 break
             time.sleep(0.01)
+        time.sleep(0.5)  # the command runs before its caller waits for it
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in err

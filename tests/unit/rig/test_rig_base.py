@@ -129,7 +129,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             calls.append(f"{self.host} to {cpus}")
             return 7
 
-    monkeypatch.setattr(base, "Tuning", Recorder)
+    monkeypatch.setattr(base, "Settings", Recorder)
     return calls
 
 
