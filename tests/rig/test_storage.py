@@ -134,15 +134,13 @@ class Mislabelled(Docker):
         return {**right, "storage driver": "zfs", "mount at /data": other}
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"), [("overlay2", "in its own layer"), ("bind", "mounted")]
-)
+@pytest.mark.parametrize("name", ["overlay2", "bind"])
 def test_another_storage_than_that_of_the_label_is_an_error(
-    stored: Rig, label: str, left: Callable[[], list[str]], name: str, problem: str
+    stored: Rig, label: str, left: Callable[[], list[str]], name: str
 ) -> None:
     placement = docker("host", storage=name)
     arguments = (Mislabelled(), stored.target(placement), placement, waiting("tested"))
     with pytest.raises(ManipulationError) as caught, placed(*arguments, cpus="1", label=label):
         pass
-    assert "not zfs" in caught.value.what and problem in caught.value.what
+    assert "not zfs" in caught.value.what and "; mount at /data: " in caught.value.what
     assert left() == []
