@@ -171,12 +171,10 @@ class Campaign:
             raise UsageError(f"{missing[0]} was not measured", where=str(path), remedy=remedy)
         wanted = [("trial", "in", {"", *trials.index})]
         with _readable(path):
-            found = pd.read_parquet(
-                path, columns=["trial", *columns], filters=wanted, schema=schema
-            )
-        found = found.dropna()
+            table = pq.read_table(path, columns=["trial", *columns], filters=wanted, schema=schema)
         # Millions of rows: what all samples of a trial share is a category.
-        found["trial"] = found["trial"].astype("category")
+        table = table.set_column(0, "trial", table["trial"].dictionary_encode())
+        found = table.to_pandas(self_destruct=True).dropna()
         rows = trials.index.get_indexer(found["trial"].cat.categories)
         rows = rows[found["trial"].cat.codes]
         for place, name in enumerate(["block", *self.factors], start=1):
