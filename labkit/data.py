@@ -33,7 +33,7 @@ FORMAT = 2
 _RESTORE = "restore it from a copy, or measure again with --new"
 #: Columns that a table of trials is sorted by.
 ORDER = ["block", "position", "attempt", "trial"]
-#: Columns that a trial's row has before its factors.
+#: Columns of a row before its factors.
 KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
 
 
@@ -122,11 +122,7 @@ class Campaign:
 
     @property
     def planned(self) -> dict[int, int]:
-        """Number of planned trials by block.
-
-        Campaigns with interim analyses stopped measuring some conditions after a block; the plan
-        has that block as ``dropped``, by condition.
-        """
+        """Planned trials by block, without conditions that an interim analysis dropped."""
         labels = [" | ".join(map(str, one["levels"].values())) for one in self.plan["conditions"]]
         last = self.plan.get("dropped", {})
         return {
@@ -174,7 +170,7 @@ class Campaign:
             table = pq.read_table(path, columns=["trial", *columns], filters=wanted, schema=schema)
         # Millions of rows: what all samples of a trial share is a category.
         table = table.set_column(0, "trial", table["trial"].dictionary_encode())
-        found = table.to_pandas(self_destruct=True).dropna()
+        found: pd.DataFrame = table.to_pandas(self_destruct=True).dropna()
         rows = trials.index.get_indexer(found["trial"].cat.categories)
         rows = rows[found["trial"].cat.codes]
         for place, name in enumerate(["block", *self.factors], start=1):
@@ -256,15 +252,9 @@ def campaigns(folder: Path | str) -> list[Campaign]:
 
 
 def by_study(folder: Path | str) -> dict[str, Campaign]:
-    """Return the campaign of each study in a folder that has most complete blocks.
-
-    Of equal ones it is the newest.
-    """
-    best: dict[str, Campaign] = {}
-    for one in campaigns(folder):
-        if one.complete_blocks >= getattr(best.get(one.study), "complete_blocks", 0):
-            best[one.study] = one
-    return best
+    """Return the campaign of each study that has most complete blocks, of equal ones the newest."""
+    by_blocks = sorted(campaigns(folder), key=lambda one: one.complete_blocks)
+    return {one.study: one for one in by_blocks}
 
 
 def _numbers(levels: Iterable[Any]) -> list[Any]:

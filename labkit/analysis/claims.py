@@ -15,7 +15,6 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,9 @@ class Claim:
 
     Parameters
     ----------
-    id, source, says, place, study : str
-        Identifier, paper, the statement, where the paper has it, the study that measures it.
-    value : str
-        Column of `Campaign.trials`.
+    id, source, says, place, study, value : str
+        Identifier, paper, the statement, where the paper has it, the study that measures it, and
+        the column of `Campaign.trials`.
     of : mapping, or list of mappings
         Levels by factor; each combination of levels in lists is a part.
     to, than : mapping
@@ -87,10 +85,8 @@ class Claim:
         What the paper's sentence says, where its own table has `size` instead (†).
     alternative : mapping
         ``value``, ``of``, ``to`` of another assumption on the baseline, shown too (‡).
-    explains : str
-        Identifier of the claim that this one is a possible reason for.
-    needs : mapping
-        What the rig or setting must have (`labkit.analysis.comparability`).
+    explains, needs : str, mapping
+        The claim that this one is a possible reason for; what the rig or setting must have.
     """
 
     id: str
@@ -220,7 +216,8 @@ class Part:
         """Return label, estimate and interval in words."""
         low, high = self.estimate.interval()
         if self.low == -MARGIN:  # a share of the rise or of the baseline, of a line
-            shown = words.share(self.estimate.value, low, high)
+            value, *ends = (words.percent(one) for one in (self.estimate.value, low, high))
+            shown = f"{value} [{', '.join(ends)}]"
         elif compared:
             shown = words.ratio(self.estimate.value, low, high)
         else:
@@ -254,12 +251,9 @@ class Evidence:
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
+        #: Number of interim analyses that the plan took, which its p-values pay for.
+        self.analyses = len(campaign.plan.get("looks") or [1])
         self._tables: dict[str, BlockTable] = {}
-
-    @cached_property
-    def analyses(self) -> int:
-        """Number of interim analyses that the plan took, which its p-values pay for."""
-        return len(self.campaign.plan.get("looks") or [1])
 
     def table(self, value: str) -> BlockTable:
         """Return the numbers of a column, by block and condition."""
@@ -287,7 +281,7 @@ class Evidence:
             estimate = ratio(numbers) if weights == [1.0, -1.0] else numbers.contrast(weights)
             inside = equivalence(numbers, estimate, low, high)
             published = math.nan if size is None else float(size)
-            may_fail = len(found) - _needed(len(found), claim.most)
+            may_fail = _spare(len(found), claim.most)
             parts.append(Part(label, estimate, low, high, published, inside, len(found), may_fail))
         return parts
 
@@ -319,14 +313,14 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
     ]
 
 
-def _needed(parts: int, most: bool) -> int:
-    """Return how many parts have to be as said."""
-    return parts // 2 + 1 if most else parts
+def _spare(parts: int, most: bool) -> int:
+    """Return how many parts may fail."""
+    return (parts - 1) // 2 if most else 0
 
 
 def combine(verdicts: Sequence[str], most: bool) -> str:
     """Return the verdict of a claim from those of its parts."""
-    needed = _needed(len(verdicts), most)
+    needed = len(verdicts) - _spare(len(verdicts), most)
     if verdicts.count("does not hold here") > len(verdicts) - needed:
         return "does not hold here"
     if verdicts.count("holds") >= needed:
@@ -445,11 +439,9 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row a claim and folder with a campaign of its study, in the order of the papers: ``id``,
-        ``source``, ``finding``, ``says``, ``published``, ``estimate``, ``low``, ``high`` (95 %),
-        ``n_blocks``, ``verdict``, ``marks``, ``needs``, ``why``, ``parts``, ``place``, ``study``,
-        ``explains``, ``sentence``, ``note``, ``p`` (times the interim analyses), ``p_adjusted``
-        (Holm, over a paper's claims that can be decided), ``folder``, ``dataset``.
+        A row a claim and folder with a campaign of its study, in the order of the papers, with
+        `COLUMNS`: ``low``, ``high`` are at 95 %, ``p`` is times the interim analyses, and
+        ``p_adjusted`` is Holm's, over a paper's claims that can be decided.
 
     Raises
     ------

@@ -10,13 +10,13 @@ import pandas as pd
 
 #: Characters from which on a column of text has a width of its own.
 _LONG = 30
-#: Class of each verdict in the stylesheet, in the order of bars.
+#: Verdicts in the order of bars: the class in the stylesheet, and what is said of their number.
 VERDICTS = {
-    "holds": "holds",
-    "holds, other size": "other-size",
-    "does not hold here": "not",
-    "cannot tell": "cannot",
-    "needs": "needs",
+    "holds": ("holds", "hold here"),
+    "holds, other size": ("other-size", "hold with another size"),
+    "does not hold here": ("not", "do not hold here"),
+    "cannot tell": ("cannot", "cannot be told yet"),
+    "needs": ("needs", "need what this rig or setting does not have"),
 }
 
 
@@ -86,4 +86,4 @@ def noted(text: Any, *notes: Any) -> Html:
 
 def verdict(word: str, *notes: Any) -> Html:
     """Show a verdict with its colour, and notes below."""
-    return noted(Html(f'<span class="verdict {VERDICTS[word]}">{word}</span>'), *notes)
+    return noted(Html(f'<span class="verdict {VERDICTS[word][0]}">{word}</span>'), *notes)

@@ -11,25 +11,13 @@ from labkit.analysis.html import VERDICTS, Html, Table, html, noted, verdict
 from labkit.analysis.stats import LEAST_BLOCKS
 from labkit.paths import project
 
-#: Verdicts in the sentence that counts the findings.
-_COUNTED = {
-    "holds": "hold here",
-    "holds, other size": "hold with another size",
-    "does not hold here": "do not hold here",
-    "cannot tell": "cannot be told yet",
-    "needs": "need what this rig or setting does not have",
-}
 Answers = Sequence[Mapping[str, Any]]
 
 
 def opening(findings: pd.DataFrame, answers: Answers) -> Html:
-    """Count the findings by verdict; warn of numbers of another machine, pilots and failed pages.
-
-    `findings` is as `labkit.analysis.claims.findings` returns it, `answers` as
-    `labkit.analysis.publish.report` does.
-    """
+    """Count the findings by verdict; warn of numbers of another machine, pilots, failed pages."""
     counts = findings["verdict"].value_counts()
-    parts = [f"{counts[word]} {text}" for word, text in _COUNTED.items() if word in counts]
+    parts = [f"{counts[word]} {text}" for word, (_, text) in VERDICTS.items() if word in counts]
     papers = f"{len(findings)} findings of {findings['source'].nunique()} papers"
     lines = [f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>']
     known = [one for one in answers if "error" not in one]
@@ -52,7 +40,6 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
 
 def answers_table(answers: Answers) -> Table:
     """Show each study with its first answer and a link to its page."""
-    columns = ["Question", "Answer", "Ratio [95 % interval]", "Measured"]
     rows = []
     for one in answers:
         question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
@@ -62,6 +49,7 @@ def answers_table(answers: Answers) -> Table:
         first = one["rows"][0]
         measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"
         rows.append((question, one["sentences"][0], first["ratio"], measured))
+    columns = ["Question", "Answer", "Ratio [95 % interval]", "Measured"]
     table = pd.DataFrame(rows, columns=columns)
     return Table(table, "The studies and their first answers", classes="stacked")
 
@@ -74,13 +62,13 @@ def verdict_bars(claims: pd.DataFrame) -> Html:
         parts = [
             f'<span class="{kind}" style="flex-grow:{counts[word]}" title="{word}">{counts[word]}'
             f'<span class="unseen"> {word}</span></span> '
-            for word, kind in VERDICTS.items()
+            for word, (kind, _) in VERDICTS.items()
             if word in counts
         ]
         paper = Html(f'<a href="90-ledger.html#{html(source)}">{html(source)}</a>')
         rows.append((paper, Html(f'<div class="bar">{"".join(parts)}</div>'), len(own)))
     table = pd.DataFrame(rows, columns=["Paper", "Verdicts", "Claims"])
-    key = "".join(f'<span class="{kind}">{word}</span>' for word, kind in VERDICTS.items())
+    key = "".join(f'<span class="{kind}">{word}</span>' for word, (kind, _) in VERDICTS.items())
     shown = Table(table, "The papers' claims by verdict", classes="bars")
     return Html(f'<p class="key">{key}</p>\n{shown._repr_html_()}')
 
@@ -114,12 +102,11 @@ def paper(ledger: pd.DataFrame, source: str) -> Html:
         )
         for one in own.to_dict("records")
     ]
-    index = pd.Index(own["id"], name="id")
-    table = pd.DataFrame(rows, index, ["Claim", "Published", "Measured", "Verdict"])
+    table = pd.DataFrame(rows, own["id"], ["Claim", "Published", "Measured", "Verdict"])
     claims = Table(table, f"Claims of {source}", classes="stacked")
     printed = pd.read_csv(project(f"data/published/{source}.csv"), dtype=str, keep_default_na=False)
-    printed = printed[printed["item"].str.startswith("Table")]
-    printed = printed[["label", "statistic", "value", "unit", "item"]]
+    columns = ["label", "statistic", "value", "unit", "item"]
+    printed = printed.loc[printed["item"].str.startswith("Table"), columns]
     numbers = Table(printed.rename(columns=str.capitalize), f"Numbers printed by {source}")
     return Html(
         f'<h2 id="{html(source)}">{html(source)}</h2>\n{claims._repr_html_()}\n'

@@ -42,11 +42,9 @@ def published(paper: str) -> pd.DataFrame:
 def side_by_side(campaign: Campaign, paper: str, tables: Sequence[str] = ()) -> pd.DataFrame:
     """Return printed numbers next to a campaign's, of some tables or of all that it repeats.
 
-    A row is a printed quantity and condition here: ``table, quantity, condition``; ``paper`` (or
-    ``paper_low`` and ``paper_high``) and ``paper_sd`` in ``paper_unit``; ``here`` with its 95 %
-    interval ``low, high`` in the unit of ``column``, and ``n_blocks``; the ratios to the baseline,
-    ``paper_ratio`` (or ``_low`` and ``_high``) and ``ratio`` with its interval; ``reason``, why it
-    was not measured.
+    A row is a printed quantity and condition here: a number or a range of the paper with its unit,
+    ours in the unit of ``column`` with its 95 % interval and blocks, both ratios to the baseline,
+    and ``reason``, why it was not measured.
     """
     printed = published(paper)
     entries = tomllib.loads(project(f"data/published/{paper}.toml").read_text())["table"]

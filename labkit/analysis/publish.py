@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from labkit.analysis.html import html
@@ -50,22 +49,11 @@ def page(executed: Path, output: Path, *, note: str = "") -> str:
 
 
 def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Build the page of every study, the ledger and the index.
+    """Build the page of every study, the ledger and the index; return answers or error by page.
 
-    Parameters
-    ----------
-    folder : Path
-        Gets the pages, ``ledger.csv``, ``answers.json``, and the executed notebooks.
-    data : Path, optional
-        Folder of the campaigns to show. By default a study is shown with a campaign of at least 6
-        complete blocks that was measured here, else with the reference.
-    say : callable
-        Takes a line of progress.
-
-    Returns
-    -------
-    list of dict
-        The answers by page, or its ``error``. A page that fails does not stop the others.
+    `folder` gets them with ``ledger.csv``, ``answers.json`` and the executed notebooks. They show
+    the campaigns in `data`; by default a study is shown with a campaign of at least 6 complete
+    blocks that was measured here, else with the reference. `say` takes a line of progress.
     """
     from tqdm import tqdm
 
@@ -112,12 +100,12 @@ def _build(
     folder: Path,
     notebook: Path,
     parameters: Mapping[str, str],
-    about: Mapping[str, Any] = MappingProxyType({}),
+    about: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> list[dict[str, Any]]:
     """Execute a notebook, write its page, and return what the index takes of it."""
     output = folder / (name or f"{notebook.stem}.html")
-    executed = folder / "notebooks" / notebook.name
+    executed, about = folder / "notebooks" / notebook.name, about or {}
     note = about.get("note", "")
     try:
         execute(notebook, executed, parameters, cwd=project())

@@ -1,7 +1,6 @@
 """Results of a campaign: comparisons, their reasons and figures, which display themselves.
 
-Values are immutable, so that running a cell twice shows the same. A comparison owns its metric,
-margin and family, and has one difference and one interval a row; what was not measured shows its
+Values are immutable, so that running a cell twice shows the same. What was not measured shows its
 reason.
 """
 
@@ -196,9 +195,8 @@ class Results:
 
     def _groups(self, by: Names) -> list[dict[str, Any]]:
         """Return the planned combinations of levels of some factors, one without any."""
-        names = _names(by)
-        every = self._combinations(names) if names else [()]
-        return [dict(zip(names, levels, strict=True)) for levels in every]
+        every = self._combinations(_names(by)) if by else [()]
+        return [dict(zip(_names(by), levels, strict=True)) for levels in every]
 
     def compare(
         self,
@@ -329,17 +327,12 @@ class Results:
             if not len(part.ok):
                 continue
             tried, done = (one.groupby(["block", "position"]) for one in (part.trials, part.ok))
-            rows.append(
-                {
-                    **_shown(group),
-                    **part._noise(column),
-                    "drift": part._drift(column),
-                    "failed attempts": f"{len(part.trials) - len(part.ok)}",
-                    "lost trials": f"{tried.ngroups - done.ngroups}",
-                    "flagged": words.percent(float((part.ok["flags"] != "").mean())),
-                    "generator at its limit": words.percent(float(part.ok["saturated"].mean())),
-                }
-            )
+            row = {**_shown(group), **part._noise(column), "drift": part._drift(column)}
+            row["failed attempts"] = f"{len(part.trials) - len(part.ok)}"
+            row["lost trials"] = f"{tried.ngroups - done.ngroups}"
+            row["flagged"] = words.percent(float((part.ok["flags"] != "").mean()))
+            row["generator at its limit"] = words.percent(float(part.ok["saturated"].mean()))
+            rows.append(row)
         return Table(pd.DataFrame(rows), f"Validity of the {described(column).text}")
 
     def _noise(self, column: str) -> dict[str, str]:

@@ -1,10 +1,9 @@
 """Statistics of trials: one number a block, paired log ratios, intervals and tests.
 
-The trial is the unit of replication and a block pairs conditions. A condition has one number a
-block: the mean logarithm over its repeats, and over the levels of factors that a comparison does
-not name. A ratio is the mean difference of two logarithms over the blocks that have both, with
-Student's interval, whose error allows for serial correlation. Equivalence is shown by two one-sided
-tests (Schuirmann 1987), and families are corrected by Holm (1979).
+A condition has one number a block: the mean logarithm over its repeats, and over the levels of
+factors that a comparison does not name. A ratio is the mean difference of two logarithms over the
+blocks that have both, with Student's interval, whose error allows for serial correlation.
+Equivalence is shown by two one-sided tests (Schuirmann 1987).
 """
 
 from __future__ import annotations
@@ -186,9 +185,8 @@ class Numbers:
 class BlockTable:
     """Trials of a campaign as one number a block and condition.
 
-    `trials` has a row an attempt: ``block``, the value, the `factors` that together name a
-    condition, and optionally ``status`` and ``session``. Columns with a `constant` value are those
-    that cells may name too.
+    `trials` has a row an attempt: ``block``, the value, the `factors` that name a condition, and
+    optionally ``status`` and ``session``. Cells may name columns with a `constant` value too.
     """
 
     def __init__(

@@ -66,11 +66,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %" if math.isfinite(share) else "unknown"
 
 
-def share(value: float, low: float, high: float) -> str:
-    """Return a share with its interval as per cent: ``2 % [1 %, 3 %]``."""
-    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
-
-
 def word(estimate: float, name: str) -> str:
     """Return the direction of a ratio: slower or faster, more or less, higher or lower."""
     known, over = column(name), estimate > 1
