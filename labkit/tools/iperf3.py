@@ -19,8 +19,7 @@ from labkit.tools.parsing import json_in, reading, shortfall, version
 TOOL, PORT = "iperf3", 5201
 #: The names of the ends in the report.
 _ENDS = {"client": "host", "server": "remote"}
-#: By how much the datagrams that arrived may differ from those that were sent and not lost: those
-#: that were on their way at the end are in neither count.
+#: By how much what both ends count may differ.
 _UNDER_WAY = 0.03
 
 
@@ -91,10 +90,12 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float | None = None) -> Mea
 
 def _udp(end: Mapping[str, Any]) -> dict[str, float]:
     """Return what the receiver lost, which must be what was sent and did not arrive."""
-    total, sent, received = end["sum"], end["sum_sent"]["bytes"], end["sum_received"]["bytes"]
+    total, received = end["sum"], end["sum_received"]
     loss, lost, packets = total["lost_percent"] / 100, total["lost_packets"], total["packets"]
-    arrived = received / sent
-    if not 0 <= lost <= packets or abs(1 - loss - arrived) > _UNDER_WAY:
+    arrived = received["bytes"] / end["sum_sent"]["bytes"]
+    # What was on its way at the end is not in the receiver's count: neither lost nor arrived.
+    counted = (received["packets"] - received["lost_packets"]) / packets
+    if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
         raise ValueError(
             f"{lost} of {packets} datagrams were lost ({loss:.1%}), though {arrived:.1%} of the "
             "bytes arrived: do client and server have the same version?"

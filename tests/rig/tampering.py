@@ -101,10 +101,8 @@ def rules_back(scene: Scene) -> Iterator[None]:
 def rate(scene: Scene) -> Iterator[None]:
     bucket = ("root", "tbf", "rate", "100mbit", "burst", "65536", "latency", "10ms")
     tool("tc", "qdisc", "add", "dev", "lab0", *bucket, role="sut")
-    try:
+    with undone("tc", "qdisc", "del", "dev", "lab0", "root", role="sut"):
         yield
-    finally:
-        tool("tc", "qdisc", "del", "dev", "lab0", "root", role="sut")
 
 
 @contextmanager

@@ -139,19 +139,19 @@ def test_settings_of_killed_trials_do_not_reach_this_machine(
         assert clean() == []
 
 
-def test_engines_inherit_neither_cpus_nor_control_group(lab: Rig) -> None:
+def test_engines_inherit_neither_cpus_nor_control_group(namespaces: Rig) -> None:
     pid = (netns.DIRECTORY / "docker.pid").read_text()
     groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     assert {line.rpartition(":")[2] for line in groups} == {"/"}
     assert os.sched_getaffinity(int(pid)) == set(range(os.cpu_count() or 1))
 
 
-def test_the_switch_passes_no_firewall(lab: Rig) -> None:
+def test_the_switch_passes_no_firewall(namespaces: Rig) -> None:
     show = f"nsenter --net=/run/netns/{netns.SWITCH} sysctl -a --pattern bridge-nf-call"
     assert set(LocalHost().run(*show.split()).stdout.split()[2::3]) <= {"0"}
 
 
-def test_no_host_has_a_way_out(lab: Rig) -> None:
+def test_no_host_has_a_way_out(namespaces: Rig) -> None:
     for name in netns.existing():
         routes = LocalHost().run("ip", "-n", name, "route", "show", "table", "all").stdout
         assert "default" not in routes
@@ -159,9 +159,9 @@ def test_no_host_has_a_way_out(lab: Rig) -> None:
     assert netns.plug("sut", 1) in links and netns.plug(netns.COLLECTOR) not in links
 
 
-def test_a_peer_needs_images_that_exist(lab: Rig) -> None:
-    state = (lab.hosts, lab.targets, lab.addresses, lab.cpu_map)
-    with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):
+def test_a_peer_needs_images_that_exist(namespaces: Rig) -> None:
+    state = (namespaces.hosts, namespaces.targets, namespaces.addresses, namespaces.cpu_map)
+    with pytest.raises(RigError, match="no image"), namespaces.peer(images=["absent"]):
         pass
-    assert (lab.hosts, lab.targets, lab.addresses, lab.cpu_map) == state
+    assert (namespaces.hosts, namespaces.targets, namespaces.addresses, namespaces.cpu_map) == state
     assert not (netns.DIRECTORY / "peer.pid").exists()

@@ -155,6 +155,17 @@ def test_iperf3_has_what_was_received_and_its_cpu_time() -> None:
     assert slow.flags == ("rate not reached: 100.1 of 200.0 per second (Mbit, sent)",)
 
 
+def test_datagrams_that_were_on_their_way_at_the_end_are_no_contradiction() -> None:
+    """As an overloaded receiver had them: its count ends before the last that were sent."""
+    report = json.loads(read("iperf3-udp-lossy.json"))
+    end, size = report["end"], 16_000
+    end["sum"] |= {"packets": 126_790, "lost_packets": 89_194, "lost_percent": 70.35}
+    end["sum_sent"]["bytes"] = 126_790 * size
+    end["sum_received"] |= {"packets": 114_972, "lost_packets": 89_194}
+    end["sum_received"]["bytes"] = (114_972 - 89_194) * size
+    assert iperf3.parse(json.dumps(report)).metrics["loss"] == pytest.approx(0.7035)
+
+
 def test_h2load_s_lines_are_samples_of_the_measured_time() -> None:
     log = read("h2load.log")
     measured = RECORDINGS["h2load"].measurement()
