@@ -16,7 +16,7 @@ from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError
 from labkit.placement import cpu_set, docker, waiting
 from labkit.rig.base import Rig
-from labkit.runtimes import networks
+from labkit.runtimes import docker as engine
 from labkit.tools.applications import APPLICATIONS, Application, families, with_tools
 from labkit.tools.base import Measurement
 
@@ -188,8 +188,8 @@ def test_a_port_that_is_published_for_one_transport_only_is_noticed(
     make_trial: Make, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial, application = make_trial(docker("nat")), APPLICATIONS["iperf3 udp"]
-    published = networks.published
-    monkeypatch.setattr(networks, "published", lambda *of: published(*of)[:2])
+    published = engine.published
+    monkeypatch.setattr(engine, "published", lambda *of: published(*of)[:2])
     error = pytest.raises(ManipulationError, match=r"NAT from .* udp: none, not to it")
     with error, pair(trial, application):
         pass
