@@ -44,8 +44,6 @@ T = TypeVar("T")
 AT_ONCE = 4
 #: So often a window is measured at most (`Trial.repeated`); after that the whole trial is repeated.
 WINDOW_ATTEMPTS = 10
-#: The observation of the host on which a window's clients run.
-_CLIENT = "the clients' host"
 #: Longer arguments are labkit's own scripts.
 _LONGEST = 1000
 
@@ -446,7 +444,7 @@ class Trial:
         main = self._servers[self._main]
         shared = self._rig.shared_kernel
         kernels = counters.kernels(self._servers, main, host, shared=shared)
-        first = self._seen if _CLIENT in self._seen else self._observe(host)
+        first = self._seen if _of(host) in self._seen else self._observe(host)
         for treatment, level in self._treatments.values():
             treatment.ready(self._rig, level)
         for treatment, level in self._treatments.values():
@@ -455,7 +453,7 @@ class Trial:
         found = window.measure(loads, kernels, folder=folder, label=self._label, cache_line=timing)
         self._keep_output(found)
         self._seen = self._observe(host)
-        self._check_unchanged(first)
+        self._check_unchanged(first, host)
         for load in loads:
             if end := found.ends.get(load.name):
                 ends.raise_changed(ends.problems_of(end, load.name, load.cpus), "the window")
@@ -530,14 +528,14 @@ class Trial:
         readings: dict[str, Callable[[], dict[str, str]]] = {
             name: server.observe for name, server in self._servers.items()
         }
-        readings[_CLIENT] = lambda: dict(window.call("observe_host"))
+        readings[_of(window)] = lambda: dict(window.call("observe_host"))
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = pool.map(lambda reading: reading(), readings.values())
             return dict(zip(readings, answers, strict=True))
 
-    def _check_unchanged(self, first: Mapping[str, dict[str, str]]) -> None:
+    def _check_unchanged(self, first: Mapping[str, dict[str, str]], window: Host) -> None:
         """Raise `ManipulationError` unless all that was set up held to the end of the window."""
-        check_unchanged(_CLIENT, first[_CLIENT], self._seen[_CLIENT])
+        check_unchanged("the clients' host", first[_of(window)], self._seen[_of(window)])
         for name, server in self._servers.items():
             # What was set up since it was verified changes the host.
             own = {fact: text for fact, text in server.verification.items() if _is_own(fact)}
@@ -647,6 +645,11 @@ class Trial:
 
 def _is_own(fact: str) -> bool:
     return not fact.endswith("of the host") and not fact.startswith("setting ")
+
+
+def _of(host: Host) -> str:
+    """Return the name of the observation of a host on which clients of a window run."""
+    return f"host {host.name}"
 
 
 def brief(argv: Sequence[str]) -> list[str]:
