@@ -25,7 +25,9 @@ def run_all(folder: Path) -> list[dict[str, Any]]:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            done = execute(project(f"notebooks/{START}"), folder / "out.ipynb", {**given, "messages": 200})
+            done = execute(
+                project(f"notebooks/{START}"), folder / "out.ipynb", {**given, "messages": 200}
+            )
             break
         except LabkitError as error:
             if "the rig is in use" not in error.what or time.monotonic() > deadline:

@@ -109,7 +109,8 @@ def test_what_changes_in_a_window_is_an_error(
 ) -> None:
     answers = [VERIFIED | first, VERIFIED | first | last]
     host = SimpleNamespace(
-        call=lambda name, **options: answers.pop(0) if name == "observe" else {"lab0": "up"}
+        name="sut",
+        call=lambda name, **options: answers.pop(0) if name == "observe" else {"lab0": "up"},
     )
     trial = Trial(SimpleNamespace(hosts={}), Condition(()), {}, "trial-1", {})  # type: ignore[arg-type]
     server = Server("", 1, 7, host, VERIFIED, "0", list, ends_with_client=ends)  # type: ignore[arg-type]
@@ -117,4 +118,4 @@ def test_what_changes_in_a_window_is_an_error(
     before = trial._observe(host)
     trial._seen = trial._observe(host)
     with pytest.raises(ManipulationError, match=said) if said else nullcontext():
-        trial._check_unchanged(before)
+        trial._check_unchanged(before, host)
