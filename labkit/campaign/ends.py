@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from labkit.errors import ManipulationError
 from labkit.hosts import script
 from labkit.placement import cpu_set
+from labkit.runtimes.verify import raise_different
 
 # A client holds the writing end of a pipe until it ends. What is left of it is read then, before
 # its shell reaps it: dash and busybox do not while they read a command's output, bash does.
@@ -107,18 +107,7 @@ def lost_time(name: str, group_ns: float | None, used_ns: float) -> list[str]:
     ]
 
 
-#: Changes that a message lists.
-_LISTED = 4
-
-
-def raise_changed(changes: Sequence[str], where: str) -> None:
+def raise_changed(changes: list[str], where: str) -> None:
     """Raise `ManipulationError` if there are any changes."""
-    if changes:
-        more = f"; and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
-        raise ManipulationError(
-            f"the trial was not as set up in the window: {'; '.join(changes[:_LISTED])}{more}",
-            where=where,
-            why="something other than this trial has changed it",
-            remedy="the trial is discarded; leave the rig alone while it measures",
-            evidence={"changes": list(changes)},
-        )
+    why = "something other than this trial has changed it"
+    raise_different("the trial was not as set up in the window", changes, where=where, why=why)

@@ -184,25 +184,18 @@ def _members(mark: str, session: int = 0) -> list[int]:
     spared, ancestor = set(), os.getpid()
     while ancestor:
         spared.add(ancestor)
-        ancestor = int(_stat(ancestor)[1])
+        ancestor = int((stat(f"/proc/{ancestor}") or ["", "0"])[1])
     found, wanted = [], f"\0{mark}".encode("utf-8", "surrogateescape")
     for pid in sorted(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()):
+        fields = stat(f"/proc/{pid}")
+        if pid in spared or not fields or fields[0] == "Z":
+            continue
         with contextlib.suppress(OSError):
-            state, _, _, own, *_ = _stat(pid)
-            if pid in spared or state == "Z":
-                continue
-            if (session and int(own) == session) or (
+            if (session and int(fields[3]) == session) or (
                 wanted in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
             ):
                 found.append(pid)
     return found
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of a process from its state on: parent, group, session ..."""
-    # The program's name in parentheses may contain anything.
-    text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    return text.rpartition(")")[2].split()
 
 
 def _end(find: Callable[[], list[int]], grace: float) -> None:
@@ -766,7 +759,8 @@ def rows(*argv: str) -> list[dict[str, Any]]:
 
 
 def stat(path: str) -> list[str]:
-    """Return the fields after the program's name of a ``stat`` file; none if it is gone."""
+    """Return the fields of a process or thread from its state on; none if it is gone."""
+    # The program's name in parentheses may contain anything.
     return read(f"{path}/stat").rpartition(")")[2].split()
 
 

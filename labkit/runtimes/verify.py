@@ -68,12 +68,16 @@ def check_translated(
     raise_different("the load did not pass the address translation", found)
 
 
-def raise_different(problem: str, found: list[str], **details: Any) -> None:
+def raise_different(
+    problem: str, found: list[str], *, where: str = "", why: str = "", **details: Any
+) -> None:
     """Raise `ManipulationError` with what was found, if anything; `details` are its evidence."""
     if found:
         more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
         raise ManipulationError(
             f"{problem}: {'; '.join(found[:LISTED])}{more}",
+            where=where,
+            why=why,
             remedy="the trial is discarded; leave the rig alone while it measures",
             evidence={"problems": found, **details},
         )
