@@ -113,12 +113,27 @@ class Campaign:
                     frame[name] = pd.to_numeric(frame[name])
             frame = frame.sort_values(ORDER, ignore_index=True)
         scalars = {n: one for n, one in self.settings.items() if isinstance(one, str | int | float)}
-        return frame.assign(**{n: one for n, one in scalars.items() if n not in frame})
+        return frame.assign(**{n: one for n, one in scalars.items() if n not in frame}).copy()
 
     @cached_property
     def ok(self) -> pd.DataFrame:
         """Successful rows of `trials`: at most one attempt of each planned trial."""
         return self.trials[self.trials["status"] == "ok"]
+
+    @cached_property
+    def condition(self) -> pd.Series:
+        """Row of `conditions` of each row of `ok`."""
+        return self.ok.groupby(list(self.factors)).ngroup()
+
+    @cached_property
+    def conditions(self) -> pd.DataFrame:
+        """Levels and scalar settings of each condition, with medians and the share of saturated."""
+        groups = self.ok.groupby(self.condition)
+        levels = groups[list(self.factors)].first().astype(object)
+        constant = {name: one for name, one in self.settings.items() if name in self.ok}
+        shares = groups[[str(name) for name in self.ok if str(name).endswith("saturated")]].mean()
+        medians = groups.median(numeric_only=True).drop(columns=[*shares, *levels], errors="ignore")
+        return pd.concat([levels.assign(**constant), medians, shares], axis=1).copy()
 
     @property
     def planned(self) -> dict[int, int]:

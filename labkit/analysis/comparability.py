@@ -41,32 +41,33 @@ class Subject:
     claim: Claim
     campaign: Campaign
 
-    def select(self, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-        """Return the successful trials of some cells."""
-        trials = self.campaign.ok
-        mask = np.zeros(len(trials), dtype=bool)
-        for cell in cells:
-            wanted = [trials[name] == level for name, level in cell.items() if level != "all"]
-            mask |= np.logical_and.reduce(wanted)
-        return trials[mask]
-
     @cached_property
     def baselines(self) -> pd.DataFrame:
-        """Successful trials of the baselines, or of the cells of a claim without any."""
-        return self.select(self.claim.baselines)
+        """Conditions of the baselines, or of the cells of a claim without any."""
+        return _of_cells(self.campaign.conditions, self.claim.baselines)
 
     @cached_property
-    def trials(self) -> pd.DataFrame:
-        """Successful trials of all conditions of the claim."""
-        return self.select([*expand(self.claim.of), *self.claim.baselines])
+    def conditions(self) -> pd.DataFrame:
+        """Conditions of the claim."""
+        cells = [*expand(self.claim.of), *self.claim.baselines]
+        return _of_cells(self.campaign.conditions, cells)
 
-    def medians(self, trials: pd.DataFrame, *columns: str) -> pd.DataFrame:
-        """Return the medians of each condition."""
-        return trials.groupby(list(self.campaign.factors))[list(columns)].median()
+    def trials(self, conditions: pd.DataFrame) -> pd.DataFrame:
+        """Return the successful trials of some conditions."""
+        return self.campaign.ok[self.campaign.condition.isin(conditions.index)]
 
     def stable(self, role: str = "sut") -> Mapping[str, Any]:
         """Return the facts of a host that do not change while it runs."""
         return dict(self.campaign.facts.get(role, {}).get("stable", {}))
+
+
+def _of_cells(conditions: pd.DataFrame, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the conditions that are of some cells."""
+    mask = np.zeros(len(conditions), dtype=bool)
+    for cell in cells:
+        wanted = [conditions[n].to_numpy() == level for n, level in cell.items() if level != "all"]
+        mask |= np.logical_and.reduce(wanted)
+    return conditions[mask]
 
 
 Rule = Callable[[Any, Subject], str]
@@ -122,14 +123,15 @@ def _cpu_use(subject: Subject) -> float:
         {name: level for name, level in cell.items() if name != "quota_us"}
         for cell in expand(subject.claim.of)
     ]
-    trials = subject.select(cells)
+    conditions = _of_cells(subject.campaign.conditions, cells)
+    trials = subject.trials(conditions)
     use = trials["cpu_ns"] / (trials["elapsed_ns"] + trials["warmup_ns"])
-    return float(subject.medians(trials.assign(use=use), "use")["use"].max())
+    return float(use.groupby(subject.campaign.condition).median().max())
 
 
 def _carried(subject: Subject) -> float:
     """Return the share of the packets that a baseline forwards."""
-    trials = subject.baselines
+    trials = subject.trials(subject.baselines)
     return float((trials["packets_per_s"] / trials["sent_per_s"]).median())
 
 
@@ -138,10 +140,8 @@ def _offered(wanted: Mapping[str, float], subject: Subject) -> str:
 
     The rates of the paper are packets a second, by payload.
     """
-    trials = subject.trials
     for payload, rate in wanted.items():
-        rows = trials[trials["payload_b"] == int(payload)]
-        found = subject.medians(rows, "offered_per_s", "sent_per_s", "packets_per_s")
+        found = _of_cells(subject.conditions, [{"payload_b": int(payload)}])
         carries_all = found["packets_per_s"] >= _CARRIES_ALL * found["sent_per_s"]
         fewer = found.loc[carries_all & (found["offered_per_s"] < rate), "offered_per_s"]
         if len(fewer):
@@ -155,11 +155,17 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
     for column, paper in wanted.items():
         if column not in subject.baselines:
             continue
-        found = float(subject.medians(subject.baselines, column)[column].max())
+        found = float(subject.baselines[column].max())
         if found > 0 and not 1 / times <= found / paper <= times:
             amounts = [words.amount(one, column) for one in (paper, found)]
             return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
     return ""
+
+
+def _routers(subject: Subject) -> str:
+    if "router" not in subject.campaign.ok:
+        return ""
+    return " and ".join(sorted(set(subject.trials(subject.conditions)["router"]) - {""}))
 
 
 #: Rules on the rig, by their name in ``needs``.
@@ -193,13 +199,13 @@ _OF_TRIALS: dict[str, Rule] = {
     ),
     "offered": _offered,
     "samples": _rule(
-        lambda subject: int(subject.trials["n_samples"].min()),
+        lambda subject: int(subject.trials(subject.conditions)["n_samples"].min()),
         operator.ge,
         "{wanted:,} samples a trial (here {here:,})",
     ),
     "regime": _regime,
     "weave": _rule(
-        lambda subject: " and ".join(sorted(set(subject.trials.get("router", ())) - {""})),
+        _routers,
         lambda here, wanted: here in ("", wanted),
         "Weave Net with its data path {wanted} (here {here})",
     ),
@@ -209,24 +215,27 @@ RULES = _OF_RIG | _OF_TRIALS
 
 def _always(subject: Subject) -> list[str]:
     """Return what the trials of any claim need: no limit of the load generator, queue or timer."""
-    claim, trials, settings, found = subject.claim, subject.trials, subject.campaign.settings, []
-    column = "loaded_saturated" if claim.value.startswith("loaded_") else "saturated"
-    by_condition = trials.groupby(list(subject.campaign.factors))
-    if by_condition[column].mean().max() > SATURATED_SHARE:
+    claim, conditions, found = subject.claim, subject.conditions, []
+    loaded = claim.value.startswith("loaded_")
+    if conditions["loaded_saturated" if loaded else "saturated"].max() > SATURATED_SHARE:
         found.append("a load generator that is not the limit itself")
     if claim.value.startswith("loaded_latency_ns"):
-        lost = float(by_condition["loaded_loss"].median().max())
+        lost = float(conditions["loaded_loss"].max())
         if lost > _QUEUE_LOSS:
             found.append(
                 "a rate below the forwarders' capacity (they lose up to"
                 f" {words.percent(lost)}: the latency of a full queue is the reciprocal of its"
                 " throughput)"
             )
-    if "_ns" in claim.value and (claim.to is not None or claim.order) and "application" in trials:
-        used = {settings.get("tools", {}).get(one) for one in trials["application"]}
-        for tool in _TIMERS.keys() & used:
-            medians = trials.groupby("placement")[claim.value].median()
-            if np.ptp(medians) < _TIMERS[tool]:
+    if (
+        "_ns" in claim.value
+        and (claim.to is not None or claim.order)
+        and "application" in conditions
+    ):
+        tools = subject.campaign.settings.get("tools", {})
+        for tool in _TIMERS.keys() & {tools.get(one) for one in conditions["application"]}:
+            trials = subject.trials(conditions)
+            if np.ptp(trials.groupby("placement")[claim.value].median()) < _TIMERS[tool]:
                 tick = words.amount(_TIMERS[tool], claim.value)
                 found.append(f"a load tool with a finer timer than {tick} (here {tool})")
     if claim.absolute is not None:
@@ -237,7 +246,7 @@ def _always(subject: Subject) -> list[str]:
 def lacking(claim: Claim, campaign: Campaign) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
     subject = Subject(claim, campaign)
-    measured = len(subject.trials) > 0
+    measured = len(subject.conditions) > 0
     rules = RULES if measured else _OF_RIG
     found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
     found += _always(subject) if measured else []

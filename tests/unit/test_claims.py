@@ -245,8 +245,8 @@ def test_a_need_is_met_by_one_rig_and_lacking_on_another(tmp_path, needs, with_i
         ("ns", {}, {"saturated": True}, {}, True),
         ("ns", {"absolute": 900.0}, {}, {}, False),
         ("ns", {"absolute": 90_000.0}, {}, {}, True),
-        ("call_ns", {}, {"application": "nginx"}, {"tools": {"nginx": "wrk2"}}, True),
-        ("call_ns", {}, {"application": "nginx"}, {"tools": {"nginx": "h2load"}}, False),
+        ("call_ns", {}, {}, {"application": "nginx", "tools": {"nginx": "wrk2"}}, True),
+        ("call_ns", {}, {}, {"application": "nginx", "tools": {"nginx": "h2load"}}, False),
     ],
 )
 def test_rules_that_hold_for_every_claim(tmp_path, value, claim, columns, settings_, lacks):

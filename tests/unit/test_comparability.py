@@ -23,9 +23,9 @@ def test_a_lower_rate_decides_only_where_it_is_more_than_can_be_carried(
         for chain in (1, 20)
         for placement in ("docker nat", "lxc nat")
     ]
-    trials = pd.DataFrame(rows).assign(
+    conditions = pd.DataFrame(rows).assign(
         offered_per_s=offered, sent_per_s=offered, packets_per_s=carried * offered
     )
-    campaign = SimpleNamespace(ok=trials, factors=dict.fromkeys(rows[0]))
+    campaign = SimpleNamespace(conditions=conditions)
     needs = RULES["offered"](claim.needs["offered"], Subject(claim, campaign))
     assert (needs == "") == decidable
