@@ -8,28 +8,9 @@ imported when they are first used: a command that needs no statistics does not w
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import Any
 
 from labkit.version import VERSION as __version__
-
-if TYPE_CHECKING:
-    from labkit import pcap as pcap
-    from labkit.analysis.claims import ledger as ledger
-    from labkit.analysis.results import results as results
-    from labkit.analysis.stats import compare as compare
-    from labkit.campaign import treatments as treatments
-    from labkit.campaign.study import Plan as Plan
-    from labkit.campaign.study import Study as Study
-    from labkit.data import load as load
-    from labkit.errors import LabkitError as LabkitError
-    from labkit.notebooks import check_parameters as check_parameters
-    from labkit.paths import project as project
-    from labkit.placement import Placement as Placement
-    from labkit.placement import bare as bare
-    from labkit.placement import container as container
-    from labkit.placement import docker as docker
-    from labkit.rig import Rig as Rig
-    from labkit.rig import layers as layered_images  # noqa: F401
 
 #: The place of each public name, as `pkgutil.resolve_name` takes it.
 _PLACES = {
@@ -59,7 +40,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'labkit' has no attribute {name!r}")
     return resolve_name(_PLACES[name])

@@ -1,9 +1,11 @@
-"""The checks of `labkit doctor`: of this machine, or of the machines of a rig.toml."""
+"""The checks of `labkit doctor`: of this machine, of the machines of a rig.toml, of a release."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
 from pathlib import Path
+
+import yaml
 
 from labkit.errors import LabkitError
 from labkit.hosts import LocalHost
@@ -37,17 +39,34 @@ def check_rig(path: Path | str) -> dict[str, list[Check]]:
     return results
 
 
-def measurable(checks: Iterable[Check]) -> bool:
-    """Tell whether nothing is missing that every study needs."""
-    return not any(check.needed and not check.ok for check in checks)
-
-
-def machine_table() -> str:
-    """Return a short Markdown table: whether this machine can be a rig, and every fault."""
+def summary() -> str:
+    """Return whether this machine can be a rig, and each fault, as `labkit doctor` prints them."""
     first, *others = check_machine()
-    lines = ["| | this machine | what to do |", "| --- | --- | --- |"]
-    for row in [first, *(row for row in others if not row.ok)]:
-        texts = (row.title, row.found, "") if row.ok else (row.title, row.fault, row.remedy)
-        cells = (text.replace("|", r"\|").replace("<", "&lt;") for text in texts)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"`labkit doctor` shows all {len(others) + 1} checks."])
+    lines = [one.line() for one in [first, *(one for one in others if not one.ok)]]
+    return "\n".join([*lines, f"`labkit doctor` shows all {len(others) + 1} checks."])
+
+
+def check_release(folder: Path) -> list[str]:
+    """Return what a release of a folder with CITATION.cff and .zenodo.json still lacks."""
+    citation = yaml.safe_load((folder / "CITATION.cff").read_text())
+    deposit = json.loads((folder / ".zenodo.json").read_text())
+    people = [author for author in citation["authors"] if "family-names" in author]
+    missing = [] if people else ["CITATION.cff: a person among the authors"]
+    names = {"family-names": "", "given-names": "", "name": "", "orcid": ""}
+    authors = []
+    for author in ({**names, **author} for author in citation["authors"]):
+        person = f"{author['family-names']}, {author['given-names']}"
+        orcid = author["orcid"].rpartition("/")[2]
+        authors.append((author["name"] or person, orcid))
+        if not author["name"] and not orcid:
+            missing.append(f"CITATION.cff: the ORCID of {person}")
+    if not citation.get("doi"):
+        missing.append("CITATION.cff: a DOI (a deposit can reserve one before it is published)")
+    ours = {name: citation.get(name) for name in ("title", "version", "license", "keywords")}
+    ours |= {"creators": authors, "doi": citation.get("doi")}
+    creators = [(one["name"], one.get("orcid", "")) for one in deposit["creators"]]
+    for name, value in ours.items():
+        other = creators if name == "creators" else deposit.get(name)
+        if other != value:
+            missing.append(f".zenodo.json: {name} {other!r}, CITATION.cff has {value!r}")
+    return missing

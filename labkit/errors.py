@@ -149,6 +149,10 @@ class RigError(LabkitError):
     """A rig cannot be described, brought up, changed or restored."""
 
 
+class RigInUse(RigError):
+    """Another process uses this machine's rig."""
+
+
 class FenceError(LabkitError):
     """Load was to be sent to an address that does not belong to the rig."""
 

@@ -21,19 +21,15 @@ _TYPES: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": 
 _TYPES |= {"list": list, "dict": dict}
 
 
-def parameters_source(notebook: Path) -> str:
-    """Source of a notebook's parameters cell; raises `UsageError` if it is no notebook."""
+def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
+    """Raise `UsageError` where a notebook has no such parameter, or one of another type."""
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-        return "".join(next(tagged, {"source": ""})["source"])
+        source = "".join(next(tagged, {"source": ""})["source"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from error
-
-
-def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
-    """Raise `UsageError` where a notebook has no such parameter, or one of another type."""
-    _check(notebook.name, parameters_source(notebook), parameters)
+    _check(notebook.name, source, parameters)
 
 
 def check_parameters(cells: Sequence[str]) -> None:
@@ -50,8 +46,6 @@ def _check(notebook: str, source: str, values: Mapping[str, Any]) -> None:
     for node in ast.parse(source).body:
         if isinstance(node, ast.AnnAssign):
             types[ast.unparse(node.target)] = ast.unparse(node.annotation)
-        elif isinstance(node, ast.Assign):
-            types |= {ast.unparse(target): "" for target in node.targets}
     for name, value in values.items():
         if name not in types:
             what = f"{notebook} has no parameter {name!r}"
@@ -66,17 +60,16 @@ def _check(notebook: str, source: str, values: Mapping[str, Any]) -> None:
 def execute(
     notebook: Path,
     output: Path,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any],
     *,
+    cwd: Path,
     timeout: float = 3600.0,
-    cwd: Path | None = None,
-) -> Path:
-    """Execute a notebook in a kernel of this environment, and keep it as `output`.
+) -> None:
+    """Execute a notebook in a kernel of this environment and the folder `cwd`; keep it as `output`.
 
     An interrupt and the time limit (in s) interrupt the cell, which can still clean up. A notebook
     that fails is kept as ``<output>.failed.ipynb``; an error of labkit is raised as itself.
     """
-    parameters = dict(parameters or {})
     check(notebook, parameters)
     import papermill  # slow to import
     from traitlets.config import Config
@@ -90,11 +83,11 @@ def execute(
         papermill.execute_notebook(
             notebook,
             unfinished,
-            parameters,
+            dict(parameters),
             kernel_name="python3",
             language="python",
             progress_bar=False,
-            cwd=cwd or notebook.parent,
+            cwd=cwd,
             config=Config(
                 KernelManager={"transport_encryption": "auto", "shutdown_wait_time": GRACE}
             ),
@@ -119,7 +112,6 @@ def execute(
         raise _failure(name, str(text), f"{place}{cell}") from error
     unfinished.replace(output)
     failed.unlink(missing_ok=True)
-    return output
 
 
 def _failure(name: str, text: str, where: str) -> LabkitError:

@@ -1,39 +1,19 @@
-"""Variables of the environment from a command to its kernel, and signals handled like Ctrl-C."""
+"""Progress that bypasses papermill, and signals handled like Ctrl-C."""
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-#: Environment variable: where it is set, opening a rig waits for the process that uses it.
-WAIT = "LABKIT_WAIT"
 #: Environment variable with the file that progress is written to: a bar on a terminal, else lines.
-#: ``labkit run`` sets it, as a notebook's output is seen only after its end.
+#: ``labkit run`` sets it, as what passes through papermill would wake it up inside windows.
 TERMINAL = "LABKIT_PROGRESS"
-#: Environment variable with the numbers of the only blocks to measure, separated by commas.
-BLOCKS = "LABKIT_BLOCKS"
-#: Environment variable with the time of the monotonic clock by which the last block is to end.
-UNTIL = "LABKIT_UNTIL"
-
-
-def selected_blocks() -> frozenset[int] | None:
-    """Return the only blocks that this process is to measure; None for all."""
-    text = os.environ.get(BLOCKS)
-    return frozenset(map(int, text.split(","))) if text else None
-
-
-def seconds_left() -> float:
-    """Return the seconds until the last block is to end, infinite without a limit."""
-    until = os.environ.get(UNTIL)
-    return float(until) - time.monotonic() if until else math.inf
 
 
 def announce(text: str) -> None:
@@ -44,15 +24,14 @@ def announce(text: str) -> None:
             file.write(f"labkit: {text}\n")
 
 
-def open_progress(name: str | None = None) -> TextIO | None:
-    """Open the file that `TERMINAL` names, or another one; None where there is none."""
-    name = name or os.environ.get(TERMINAL)
-    if not name:
-        return None
+def open_progress() -> TextIO | None:
+    """Open the file that `TERMINAL` names; None where there is none."""
     try:
         # A kernel leads its own session, whose controlling terminal this must not become.
-        return os.fdopen(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a")
-    except OSError:
+        return os.fdopen(
+            os.open(os.environ[TERMINAL], os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a"
+        )
+    except (KeyError, OSError):
         return None
 
 

@@ -7,15 +7,14 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import psutil
-
-from labkit.paths import relative
 
 #: The file that the process which measures a campaign locks, and writes its name into.
 LOCK = ".lock"
@@ -39,7 +38,7 @@ class Campaign:
     ended_ns: int | None
     left_seconds: float | None
     #: The CPUs of the harness where a measurement shares the machine with it, else "".
-    cpus: str = ""
+    cpus: str
 
     @property
     def state(self) -> str:
@@ -49,6 +48,19 @@ class Campaign:
         if self.done == self.planned:
             return "finished"
         return "failed" if self.done + self.failed == self.planned else "stopped"
+
+    def as_row(self) -> dict[str, object]:
+        """Return the campaign as a row of a table."""
+        left = self.left_seconds if self.process else None
+        return {
+            "state": f"{self.state} ({self.process})" if self.process else self.state,
+            "study": self.study,
+            "trials": f"{self.done}/{self.planned}",
+            "failed": self.failed,
+            "last trial ended": time_text(self.ended_ns) if self.ended_ns else "-",
+            "minutes left": "-" if left is None else f"{left / 60:.1f}",
+            "campaign": os.path.relpath(self.path),
+        }
 
 
 def find(folders: Iterable[Path]) -> list[Campaign]:
@@ -64,31 +76,37 @@ def find(folders: Iterable[Path]) -> list[Campaign]:
     return [one for one in found if one.path in newest or one.process]
 
 
-def _campaign(path: Path) -> Campaign:
-    plan = json.loads((path / "plan.json").read_text())
-    planned = sum(map(len, plan["order"]))
-    rig = plan.get("rig", {})
-    cpus = rig.get("cpu_map", {}).get("harness", "") if rig.get("shared_kernel") else ""
-    process = _process(path / LOCK)
-    if (path / "trials.parquet").is_file():  # it was packed when it was complete
-        return Campaign(path, plan["study"], planned, planned, 0, process, None, None)
-    records = list(path.glob("trials/*/trial.json"))
-    attempted = {_trial(record) for record in records}
-    done = len({_trial(record) for record in records if _succeeded(record)})
-    ends = sorted(record.stat().st_mtime_ns for record in records)
-    steps = [(after - before) / 1e9 for before, after in pairwise(ends[-_RECENT:])]
-    left = (planned - done) * statistics.median(steps) if steps else None
-    failed, ended = len(attempted) - done, ends[-1] if ends else None
-    return Campaign(path, plan["study"], planned, done, failed, process, ended, left, cpus)
-
-
-def _trial(record: Path) -> str:
-    return record.parent.name.rpartition("-a")[0]
+def blocks(campaign: Path) -> dict[int, tuple[int, int, int]]:
+    """Return how many trials of each block are planned, are measured, and only failed."""
+    plan = json.loads((campaign / "plan.json").read_text())
+    planned = {number: len(block) for number, block in enumerate(plan["order"], start=1)}
+    if (campaign / "trials.parquet").is_file():  # it was packed when it was complete
+        return {number: (count, count, 0) for number, count in planned.items()}
+    attempted: Counter[int] = Counter()
+    done: Counter[int] = Counter()
+    records = sorted(campaign.glob("trials/*/trial.json"))
+    for trial, attempts in groupby(records, lambda path: path.parent.name.rpartition("-a")[0]):
+        number = int(trial[1:].partition("-")[0])
+        attempted[number] += 1
+        done[number] += any(map(_succeeded, attempts))
+    return {n: (count, done[n], attempted[n] - done[n]) for n, count in planned.items()}
 
 
 def _succeeded(record: Path) -> bool:
     with record.open() as file:
         return '"status": "ok"' in file.read(_HEAD)
+
+
+def _campaign(path: Path) -> Campaign:
+    plan = json.loads((path / "plan.json").read_text())
+    planned, done, failed = map(sum, zip(*blocks(path).values(), strict=True))
+    ends = sorted(record.stat().st_mtime_ns for record in path.glob("trials/*/trial.json"))
+    steps = [(after - before) / 1e9 for before, after in pairwise(ends[-_RECENT:])]
+    left = (planned - done) * statistics.median(steps) if steps else None
+    rig, process = plan.get("rig", {}), _process(path / LOCK)
+    cpus = rig.get("cpu_map", {}).get("harness", "") if rig.get("shared_kernel") else ""
+    ended = ends[-1] if ends else None
+    return Campaign(path, plan["study"], planned, done, failed, process, ended, left, cpus)
 
 
 def _process(lock: Path) -> str:
@@ -106,40 +124,6 @@ def _process(lock: Path) -> str:
         return ""
 
 
-def lines(campaigns: Sequence[Campaign]) -> list[str]:
-    """Return a table of campaigns."""
-    rows = [("state", "study", "trials", "failed", "last trial ended", "left", "campaign")]
-    for one in campaigns:
-        ended = time_text(one.ended_ns) if one.ended_ns else "-"
-        known = one.process and one.left_seconds is not None
-        left = duration_text(one.left_seconds or 0.0) if known else "-"
-        state = f"{one.state} ({one.process})" if one.process else one.state
-        counts = (f"{one.done}/{one.planned}", str(one.failed))
-        rows.append((state, one.study, *counts, ended, left, short_path(one.path)))
-    return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines of aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
 def time_text(time_ns: int) -> str:
     """Return a time (UTC, ISO 8601) to the second."""
-    return datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration with its unit."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def short_path(path: Path) -> str:
-    """Return a path, relative to the working directory if it is inside."""
-    return str(relative(path, Path.cwd()))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_ns // 10**9))

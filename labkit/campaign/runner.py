@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from labkit.campaign.window import drivers
 from labkit.design import Condition, Design, trial_name
 from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.placement import least_read, parse_cpus
-from labkit.process import announce, seconds_left
+from labkit.process import announce
 from labkit.rig import Rig
 from labkit.runtimes import Engine
 from labkit.tools.base import Measurement
@@ -48,8 +48,9 @@ class Runner:
     protocol: Callable[[Trial], Measurement]
     settings: Mapping[str, Any]
     treatments: Mapping[str, Treatment]
-    #: The only blocks to run; None for all.
-    blocks: frozenset[int] | None = None
+    #: The only blocks to run, all of them when empty, and seconds for them (0: no limit).
+    blocks: Collection[int] = ()
+    seconds: float = 0.0
     _runtimes: dict[str, Engine] = field(default_factory=dict)
     #: The boot identifiers of the hosts, and the last attempt at each trial.
     _boots: dict[str, str] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class Runner:
             planned
             for planned in self.design.trials()
             if trial_name(*planned[:2]) not in measured
-            and (self.blocks is None or planned[0] in self.blocks)
+            and (not self.blocks or planned[0] in self.blocks)
         ]
         if not todo:
             return
@@ -102,10 +103,11 @@ class Runner:
 
     def _run_all(self, store: Store, todo: Sequence[Planned], session: int) -> Iterator[str]:
         """Run trials block by block; yield the name of each that succeeded."""
-        failed, longest = 0, 0.0
+        failed, longest, start = 0, 0.0, time.monotonic()
         for block, trials in itertools.groupby(todo, key=lambda planned: planned[0]):
             # A block in two sessions is in no paired comparison.
-            if longest and seconds_left() < longest:
+            left = self.seconds - (time.monotonic() - start)
+            if self.seconds and longest and left < longest:
                 announce(f"stopped before block {block}: it would take too long")
                 return
             began = time.monotonic()

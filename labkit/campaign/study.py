@@ -8,7 +8,7 @@ import html
 import inspect
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,6 @@ from labkit.design import Condition
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project
 from labkit.placement import Placement
-from labkit.process import selected_blocks
 from labkit.rig import Rig
 from labkit.tools.base import Measurement
 from labkit.version import MEASUREMENT_VERSION, VERSION
@@ -302,7 +301,14 @@ class Plan:
             "rig": self.rig.describe(),
         }
 
-    def run(self, into: Path | str, *, new: bool = False) -> data.Campaign:
+    def run(
+        self,
+        into: Path | str,
+        *,
+        new: bool = False,
+        minutes: float = 0.0,
+        only: Collection[int] = (),
+    ) -> data.Campaign:
         """Run the trials of the plan that were not measured yet, and return the campaign.
 
         Parameters
@@ -311,6 +317,10 @@ class Plan:
             The campaign's folder is ``<into>/<study>/<campaign>``.
         new : bool
             Begin another campaign instead of resuming the newest.
+        minutes : float
+            Begin no block that would end after these minutes; 0 for no limit.
+        only : collection of int
+            The only blocks to measure; all of them when empty.
 
         Raises
         ------
@@ -327,7 +337,8 @@ class Plan:
             self.study.protocol,
             self.study.settings,
             self.study.treatments,
-            selected_blocks(),
+            only,
+            60 * minutes,
         )
         with store.locked():
             runner.run(store, self.facts)

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from labkit.errors import RigError
-from labkit.process import WAIT
+from labkit.errors import RigInUse
 from labkit.status import time_text
 
 #: The folder of what ends with the rig (keys, sockets, jobs), and that of what is kept (images).
@@ -28,16 +27,13 @@ def is_root() -> bool:
 
 @contextmanager
 def locked(patience: float = 0.0) -> Iterator[None]:
-    """Hold this machine's rig, after waiting up to `patience` seconds for it.
-
-    Where the environment has `labkit.process.WAIT`, it waits as long as it takes.
-    """
+    """Hold this machine's rig, after waiting up to `patience` seconds for it."""
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(LOCK)
     try:
-        lock.acquire(timeout=-1 if os.environ.get(WAIT) else patience, poll_interval=0.2)
+        lock.acquire(timeout=patience, poll_interval=0.2)
     except Timeout:
-        raise RigError(
+        raise RigInUse(
             "the rig is in use",
             why=f"{describe_process(current_holder())} uses it",
             remedy="--wait (labkit ask, run and report) waits for it; Ctrl-C where it runs ends it",

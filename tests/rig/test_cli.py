@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,20 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from labkit import load
-from labkit.cli import app
-from labkit.cli.options import rig_spec
-from labkit.errors import UsageError
 from labkit.paths import SHIPPED as ROOT
 from labkit.rig import netns
 
 NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
-COMMANDS = [
-    *("", "doctor", "run", "status", "report", "ledger", "restore", "clean", "lab", "ask"),
-    *("worker", "compare-datasets"),
-]
 #: Seconds to wait for other users of the machine's rig.
 PATIENCE = 900.0
 IN_USE = "the rig is in use"
@@ -54,44 +45,6 @@ def program(*argv: str) -> subprocess.CompletedProcess[str]:
 
 def labkit(*argv: str) -> subprocess.CompletedProcess[str]:
     return program("labkit.cli", *argv)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_and_an_example(command: str) -> None:
-    found = CliRunner().invoke(app, [*command.split(), "--help"], prog_name="labkit")
-    assert found.exit_code == 0 and found.stderr == ""
-    assert found.stdout.startswith(f"Usage: labkit {command}".strip())
-    example = re.search(r"Examples?: (labkit .*)", found.stdout)
-    with_example = (
-        "",
-        "doctor",
-        "run",
-        "status",
-        "report",
-        "ledger",
-        "ask",
-        "clean",
-        "lab",
-        "restore",
-        "worker",
-        "compare-datasets",
-    )
-    assert bool(example) == (command in with_example)
-    for text in example[1].split(" | ") if example else ():
-        assert text.split()[: 1 + len(command.split())] == ["labkit", *command.split()]
-
-
-def test_a_rig_file_is_that_of_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "rig.toml").write_text("[")
-    monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(app, ["doctor", "--rig", "rig.toml"])
-    assert isinstance(found.exception, UsageError)
-    assert str(tmp_path / "rig.toml") in str(found.exception)
-    assert rig_spec("rig.toml") == str(tmp_path / "rig.toml") and rig_spec("virtual") == "virtual"
-    monkeypatch.chdir(ROOT / "docs")
-    assert rig_spec("rigs/two-guests.toml") == "docs/rigs/two-guests.toml"
 
 
 #: A part of the first study: one network, no capture. As found, as tests beside it use both CPUs,

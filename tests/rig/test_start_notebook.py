@@ -10,8 +10,7 @@ import nbformat
 import pytest
 
 from labkit import load
-from labkit.cli.lab import START
-from labkit.errors import LabkitError
+from labkit.errors import RigInUse
 from labkit.notebooks import execute
 from labkit.paths import project
 
@@ -21,19 +20,19 @@ PATIENCE = 900.0
 
 def run_all(folder: Path) -> list[dict[str, Any]]:
     """Execute the notebook, again where somebody else holds the rig, and return what it showed."""
+    output = folder / "out.ipynb"
     given = {"rig": "virtual", "data": str(folder), "networks": ["nat"], "blocks": 1}
+    given |= {"messages": 200}
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            done = execute(
-                project(f"notebooks/{START}"), folder / "out.ipynb", {**given, "messages": 200}
-            )
+            execute(project("notebooks/00-start.ipynb"), output, given, cwd=project())
             break
-        except LabkitError as error:
-            if "the rig is in use" not in error.what or time.monotonic() > deadline:
+        except RigInUse:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(1)
-    cells = nbformat.read(done, as_version=4).cells
+    cells = nbformat.read(output, as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     return [output["data"] for output in outputs if "data" in output]
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import pcap
-from labkit.notebooks import parameters_source
+from labkit.notebooks import check
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
 from labkit.rig.kernel_probe import parse_missing_networks
@@ -57,7 +57,7 @@ def test_notebooks(data: st.DataObject, tmp_path: Path) -> None:
     whole = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
     text = json.dumps(data.draw(odd_json(whole) | st.just(whole)))
     path = written(tmp_path / "x.ipynb", data.draw(damaged(text) | st.just(text)))
-    survives(lambda: parameters_source(path))
+    survives(lambda: check(path, {}))
 
 
 @given(data=st.data())

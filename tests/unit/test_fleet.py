@@ -17,10 +17,10 @@ import psutil
 import pytest
 from fleet_tasks import LEVELS, STUDY, drawn_block, run
 
-from labkit import fleet
+from labkit import cli, fleet
 from labkit.data import campaigns
 from labkit.errors import LabkitError
-from labkit.paths import MARK, VARIABLE
+from labkit.paths import MARK
 
 BLOCKS, PARAMETERS = 20, {"blocks": 20, "seconds": 0.05}
 
@@ -33,11 +33,12 @@ class Dask:
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, rig: str) -> None:
-        env = {**os.environ, fleet.RIG: rig, VARIABLE: str(self.home)}
-        env["PYTHONPATH"] = os.pathsep.join(sys.path)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        argv = fleet.worker_argv(self.address, rig)
         with (self.home / f"{rig}.log").open("ab") as log:
-            argv = fleet.worker_argv(self.address, rig)
-            self.workers[rig] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
+            self.workers[rig] = subprocess.Popen(
+                argv, env=env, cwd=self.home, stdout=log, stderr=log
+            )
 
     def kill(self, rig: str) -> None:
         self.workers[rig].kill()
@@ -66,7 +67,7 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(dask: Dask, tmp_pa
 
     rigs, over, kills = ("a", "b", "c"), threading.Event(), Counter[str]()
     folder, numbers = tmp_path / "all" / STUDY, range(1, BLOCKS + 1)
-    rng = random.Random(5)
+    rng, said = random.Random(5), list[str]()
 
     def kill() -> None:
         while not over.wait(rng.uniform(0.3, 1.5)) and kills.total() < 4:
@@ -83,14 +84,19 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(dask: Dask, tmp_pa
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            came = fleet.measure(client, task, numbers, folder=folder)
+            fleet.distribute(client, task, numbers, folder=folder, say=said.append)
         finally:
             over.set()
             killer.join()
-        assert sorted(came) == [*numbers] and kills
-        assert fleet.measure(client, task, numbers, folder=folder) == []
+        assert len(said) == BLOCKS and said[-1].endswith("0 are left") and kills
+        fleet.distribute(client, task, numbers, folder=folder, say=said.append)
+        assert len(said) == BLOCKS, "a block was measured again"
     found = campaigns(folder)
-    rows = [(one.path.parent.name, *row) for one in found for row in zip(*keys(one), strict=True)]
+    rows = [
+        (one.path.parent.name, *row)
+        for one in found
+        for row in one.ok[["block", "trial"]].itertuples(index=False)
+    ]
     assert len(rows) == len(set(rows)) == BLOCKS * len(LEVELS)
     assert len({(rig, block) for rig, block, _ in rows}) == BLOCKS
     # What a killed worker ran has ended too.
@@ -104,57 +110,33 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(dask: Dask, tmp_pa
     assert not left
 
 
-def keys(campaign):
-    return campaign.ok["block"], campaign.ok["trial"]
-
-
 def test_a_block_that_fails_is_an_error_with_its_reason(dask: Dask, tmp_path: Path) -> None:
     from distributed import Client
 
     dask.start("broken")
     task = partial(drawn_block, parameters=PARAMETERS)
     with Client(dask.address) as client, pytest.raises(LabkitError, match="2 of 2") as caught:
-        fleet.measure(client, task, [1, 2], folder=tmp_path / "x")
+        fleet.distribute(client, task, [1, 2], folder=tmp_path / "x", say=print)
     assert "the rig is on fire" in caught.value.why
 
 
 def test_a_block_is_whole_or_measured_again(tmp_path: Path) -> None:
-    own, folder = tmp_path / "own", tmp_path / "all" / STUDY
-    for block in (1, 2):
-        run({**PARAMETERS, "data": own, "seconds": 0}, block)
-    (path,) = (one.path for one in campaigns(own))
-    packed = fleet.pack(path, 2, "rig")
-    fleet.store(packed, folder)
+    folder = tmp_path / "all" / STUDY
+    path, _ = (run({**PARAMETERS, "data": tmp_path, "seconds": 0}, block) for block in (1, 2))
+    for text in ("short", "much longer", "short"):  # sessions of later blocks are added
+        (path / "sessions.json").write_text(text)
+        fleet.store(("rig", fleet.pack(path, 2)), folder)
+    assert (folder / "rig" / path.name / "sessions.json").read_text() == "much longer"
     assert fleet.measured_blocks(folder) == {2}
     next(folder.rglob("b02-p03-*/trial.json")).unlink()
     assert fleet.measured_blocks(folder) == set()
-    fleet.store(packed, folder)
+    fleet.store(("rig", fleet.pack(path, 2)), folder)
     assert fleet.measured_blocks(folder) == {2}
-
-
-def test_sessions_of_later_blocks_are_added(tmp_path: Path) -> None:
-    path, folder = tmp_path / "campaign", tmp_path / "all" / STUDY
-    path.mkdir()
-    for text in ("short", "much longer", "short"):
-        (path / "sessions.json").write_text(text)
-        fleet.store(fleet.pack(path, 1, "rig"), folder)
-    assert (folder / "rig" / "campaign" / "sessions.json").read_text() == "much longer"
-
-
-def test_dask_is_imported_only_with_a_scheduler() -> None:
-    code = (
-        "import sys, labkit, labkit.fleet, labkit.cli.fleet, labkit.studies\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('dask', 'distributed')])"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert shown.stdout == "[]\n"
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from labkit import cli
-
     with pytest.raises(SystemExit) as stop:
         cli.main(["run", "rps", "-P", "tiny", "--scheduler", "nonsense://127.0.0.1:9"])
     assert stop.value.code == 1

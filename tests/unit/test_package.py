@@ -15,8 +15,8 @@ from small_campaigns import write_campaign
 
 from labkit.analysis.package import cite, describe, pack, verify
 from labkit.analysis.rigs import compare_datasets
-from labkit.cli.dataset import compare_datasets as compare_command
-from labkit.cli.dataset import verify as verify_command
+from labkit.cli import compare_datasets as compare_command
+from labkit.cli import verify as verify_command
 from labkit.data import campaigns, load
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import project

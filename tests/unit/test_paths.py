@@ -1,4 +1,4 @@
-"""Where the project's folder is found."""
+"""The project's folder, wherever a command or a kernel runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from labkit import paths
 from labkit.errors import UsageError
-from labkit.paths import MARK, VARIABLE, project
+from labkit.paths import MARK, project
 
 
 def made(folder: Path) -> Path:
@@ -27,12 +27,11 @@ def test_the_nearest_folder_upwards_then_the_clone(
     assert (clone / "labkit").is_dir()
     monkeypatch.chdir(tmp_path)
     assert project("data") == clone / "data"
-    outer, inner = made(tmp_path / "outer"), made(tmp_path / "outer" / "inner")
+    made(tmp_path / "outer")
+    inner = made(tmp_path / "outer" / "inner")
     monkeypatch.chdir(inner / "notebooks")
     assert project("data/local") == inner / "data/local"
     assert project(tmp_path) == tmp_path
-    monkeypatch.setenv(VARIABLE, str(outer))
-    assert project() == outer
 
 
 def test_a_folder_above_that_may_not_be_read(
@@ -51,14 +50,11 @@ def test_a_folder_above_that_may_not_be_read(
         (tmp_path / "closed").chmod(0o700)
 
 
-def test_a_folder_that_is_none_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_clone_there_is_no_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, "nowhere")
-    with pytest.raises(UsageError, match="not one of labkit") as caught:
+    monkeypatch.setattr(paths, "SHIPPED", tmp_path)
+    with pytest.raises(UsageError, match="no clone of labkit here") as caught:
         project()
-    assert caught.value.remedy == "labkit init nowhere"
-    monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(paths, "PACKAGED", tmp_path)
-    with pytest.raises(UsageError, match="no labkit folder here") as caught:
-        project()
-    assert str(tmp_path) in caught.value.where and "labkit init DIR" in caught.value.remedy
+    assert caught.value.where == str(tmp_path)

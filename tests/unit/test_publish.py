@@ -117,7 +117,7 @@ def campaign(folder: Path, study: str, blocks: int) -> None:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with three studies, of which one fails, and with index and ledger."""
-    monkeypatch.setenv("LABKIT_PROJECT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(claims, "ledger", lambda *folders: pd.DataFrame({"in": map(str, folders)}))
     (tmp_path / "data" / "reference").mkdir(parents=True)
     write(tmp_path / "notebooks/00-start.ipynb")

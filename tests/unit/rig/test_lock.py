@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import RigError
-from labkit.process import WAIT
 from labkit.rig import lock
 
 HOLD = """
@@ -49,17 +48,6 @@ def test_in_use_names_the_command(user: subprocess.Popen[str]) -> None:
     assert lock.current_holder() is None
     assert lock.describe_process(None) == "an unknown process"
     assert lock.describe_process(2**22 + 1) == f"process {2**22 + 1}"
-
-
-def test_opening_waits_where_the_environment_says_so(
-    user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(WAIT, "1")
-    assert user.stdin is not None
-    user.stdin.close()  # it ends at any time from now on
-    with lock.locked():
-        assert lock.current_holder() is not None
-    assert lock.current_holder() is None
 
 
 def test_the_rig_has_one_user_also_in_one_process(

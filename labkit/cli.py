@@ -1,0 +1,497 @@
+"""The command line. Exit codes: 0 success, 1 failure, 2 wrong use."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labkit.errors import Interrupted, LabkitError, RigError, TimeOver, UsageError
+from labkit.paths import SHIPPED, project, relative
+from labkit.process import ended_as_by_ctrl_c
+from labkit.status import find, time_text
+from labkit.version import VERSION
+
+# Commands import what they need: `status` shares the machine with a running measurement.
+
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+_PATH = click.Path(path_type=Path, exists=True)
+_OUTPUT = click.Path(path_type=Path)
+
+DATA = click.argument("data", required=False, type=_PATH)
+MACHINES = click.option(
+    "--rig",
+    "path",
+    # Resolved, as commands read it from the project's folder.
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
+    help="The machines of a rig.toml instead of this one.",
+)
+PROFILE = functools.partial(
+    click.option,
+    "--profile",
+    "-P",
+    help="tiny (a pilot of minutes), ask (headlines, minutes), quick (two hours), decide (hours), "
+    "paper (weeks), why (an experiment on a reason), or a YAML file with parameters.",
+)
+
+
+def _read_rig(context: click.Context, parameter: click.Parameter, rig: str) -> str:
+    """Return a rig for a notebook; a rig.toml is one of the working directory."""
+    from labkit.rig import kind_of
+
+    if rig.endswith(".toml"):
+        rig = str(relative(Path(rig).resolve(), project().resolve()))
+    if rig not in ("", "auto"):
+        kind_of(rig).check(rig)  # connects to nothing
+    return rig
+
+
+RIG = click.option(
+    "--rig",
+    callback=_read_rig,
+    default="",
+    help="The path of a rig.toml, virtual or auto (this machine), or virtual:1gbit.",
+)
+
+
+def measuring(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of commands that measure; SIGTERM and SIGHUP end them as Ctrl-C does."""
+
+    @functools.wraps(command)
+    def interruptible(**given: Any) -> None:
+        with ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+            command(**given)
+
+    new = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
+    wait = click.option("--wait", is_flag=True, help="Wait while another process uses the rig.")
+    return new(wait(interruptible))
+
+
+def _read_values(
+    context: click.Context, parameter: click.Parameter, pairs: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:
+    """Return parameters, whose values are YAML as for papermill."""
+    import yaml
+
+    try:
+        return {name: yaml.safe_load(value) for name, value in pairs}
+    except yaml.YAMLError as error:
+        remedy = 'write for example 5, spin, [host, bridge] or "{kind: none}"'
+        raise click.BadParameter(f"not YAML: {error}\n{remedy}") from None
+
+
+def _given(rig: str, new: bool) -> dict[str, Any]:
+    """Return the parameters that options set."""
+    return {"new": new} | ({"rig": rig} if rig else {})
+
+
+def say(text: str) -> None:
+    """Print a line of progress with the time to standard error."""
+    click.echo(f"labkit: {time_text(time.time_ns())} {text}", err=True)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    epilog="Examples: labkit ask cpu-quota | labkit run affinity-spinning -P quick "
+    "| labkit report --measure | labkit ledger",
+)
+@click.version_option(VERSION, prog_name="labkit")
+def app() -> None:
+    """Measure the performance of containers on this machine, and evaluate published claims.
+
+    Exit codes: 0 success; 1 something failed, is missing or was interrupted; 2 wrong use, and
+    nothing was done.
+    """
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Run the command line, turning errors into a message and an exit code."""
+    # Reference cycles are rare here, and looking for them took a tenth of the time of a command.
+    gc.set_threshold(100_000, 50, 50)
+    try:
+        app.main(args=argv, prog_name="labkit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except LabkitError as error:
+        click.echo(f"labkit: {error}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:  # a full or read-only disk, a folder that is missing
+        where = f"\n  where: {error.filename}" if error.filename else ""
+        click.echo(f"labkit: {error.strerror or error}{where}", err=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"labkit: {Interrupted()}", err=True)
+        sys.exit(1)
+
+
+@app.command(
+    epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new "
+    "| labkit run application-networks --rig rig.toml | labkit run cpu-quota -P mine.yaml"
+)
+@click.argument("studies", nargs=-1)
+@PROFILE(default="quick")
+@click.option(
+    "--parameter",
+    "-p",
+    "parameters",
+    type=(str, str),
+    multiple=True,
+    metavar="NAME VALUE",
+    callback=_read_values,
+    help="Set a parameter of the notebooks.",
+)
+@RIG
+@measuring
+@click.option("--scheduler", default="", help="A Dask scheduler, whose workers offer the rigs.")
+def run(
+    studies: tuple[str, ...],
+    profile: str,
+    parameters: dict[str, Any],
+    rig: str,
+    new: bool,
+    wait: bool,
+    scheduler: str,
+) -> None:
+    """Measure STUDIES (all when omitted) by executing their notebooks with a profile's parameters.
+
+    A study is named as affinity-spinning, 10-affinity-spinning or 10. Parameters are checked before
+    anything is measured. When one study fails, the others are still measured.
+
+    With --scheduler whole blocks are sent to the rigs of workers (`labkit worker`); each rig has a
+    campaign of its own in data/local/fleet. It goes without --new and --rig.
+
+    Ctrl-C, SIGTERM and SIGHUP end a run cleanly: the rig is taken down, measured trials are kept,
+    and the same command resumes with the rest. With `-p minutes 60` a study begins no block that
+    would end later; planned trials that are left are exit code 1, too.
+    """
+    from labkit import studies as library
+
+    runs = library.plan_runs(studies, profile, _given(rig, new) | parameters)
+    if scheduler and (new or rig):
+        raise UsageError("--scheduler goes without --new and --rig")
+    if scheduler:
+        from labkit import fleet
+
+        for one in runs:
+            click.echo(f"{one.study}: {fleet.measure(one, scheduler, say=say)}")
+        return
+    codes = []
+    for one, outcome in library.measure_all(runs, say=say, wait=wait):
+        failed = isinstance(outcome, LabkitError)
+        click.echo(f"{one.study}: {outcome}", err=failed)
+        codes += [outcome.exit_code] if isinstance(outcome, LabkitError) else []
+    sys.exit(min(codes, default=0))
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="Example: labkit worker --scheduler tcp://lab.example:8786 --rig rig.toml",
+)
+@click.option("--scheduler", required=True, metavar="ADDRESS", help="As tcp://HOST:8786.")
+@RIG
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def worker(scheduler: str, rig: str, options: tuple[str, ...]) -> None:
+    """Offer a rig to a Dask scheduler, until Ctrl-C; OPTIONS are those of `dask worker`.
+
+    `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
+    """
+    from labkit.fleet import worker_argv
+
+    argv = worker_argv(scheduler, rig or "auto", options)
+    os.execv(argv[0], argv)
+
+
+@app.command(epilog="Examples: labkit ask affinity-spinning | labkit ask cpu-quota --new")
+@click.argument("study")
+@RIG
+@measuring
+def ask(study: str, rig: str, new: bool, wait: bool) -> None:
+    """Measure a few conditions of STUDY in about two minutes, and print how they compare.
+
+    STUDY is one of notebooks/studies, such as affinity-spinning, cpu-quota or rps. The conditions
+    are those of its profile `ask`. After Ctrl-C the same command measures the rest; once all is
+    measured it prints the answers again.
+    """
+    from labkit import studies
+
+    (run,) = studies.plan_runs([study], "ask", _given(rig, new))
+    try:
+        studies.measure(run, say=say, wait=wait)
+    except TimeOver as error:
+        say(error.what)
+    from labkit.analysis import publish
+    from labkit.data import load
+
+    say("analysing")
+    for answer in publish.study_pages(project("reports"), load(run.folder)):
+        if "error" in answer:
+            raise LabkitError(f"the page of {run.study} failed", why=answer["error"])
+        for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
+            if row["verdict"] != "not measured":
+                click.echo(sentence)
+        click.echo(f"page: {project('reports') / answer['page']}")
+
+
+@app.command(epilog="Examples: labkit status | labkit status data/local/quick")
+@click.argument("folders", nargs=-1, type=_PATH)
+def status(folders: tuple[Path, ...]) -> None:
+    """Show the campaigns in FOLDERS (data/local when omitted) and how long running ones will take.
+
+    This reads a few files at low priority, away from the CPU of the system under test, so that it
+    does not disturb a running measurement.
+
+    Exit code 1: a campaign has failed trials, or is unfinished and no process continues it.
+    """
+    os.nice(19)
+    campaigns = find(folder.resolve() for folder in folders or [project("data/local")])
+    from labkit.placement import parse_cpus
+
+    for cpus in (one.cpus for one in campaigns if one.process and one.cpus):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, parse_cpus(cpus))
+    if not campaigns:
+        click.echo("no campaign here")
+        return
+    import pandas as pd
+
+    click.echo(pd.DataFrame([one.as_row() for one in campaigns]).to_string(index=False))
+    sys.exit(any(one.failed or one.state == "stopped" for one in campaigns))
+
+
+@app.command(epilog="Examples: labkit report data/reference | labkit report --measure -P quick")
+@click.option("--measure", is_flag=True, help="Measure every study first.")
+@PROFILE(default="ask")
+@measuring
+@click.option("--output", "-o", default="reports", type=_OUTPUT, help="Folder of the pages.")
+@DATA
+def report(
+    measure: bool, profile: str, new: bool, wait: bool, output: Path, data: Path | None
+) -> None:
+    """Analyse the campaigns in DATA, and write a page a study, the ledger and the index.
+
+    Without DATA a study is shown as measured here if 6 blocks or more are complete, else with the
+    reference. Prints the answers and the path of the index.
+    """
+    from labkit import studies
+    from labkit.analysis import publish
+
+    failures = []
+    if measure:
+        for run, outcome in studies.measure_all(_all_runs(profile, new), say=say, wait=wait):
+            if isinstance(outcome, LabkitError) and not isinstance(outcome, TimeOver):
+                failures.append(f"{run.study} failed: {outcome}")
+    folder = project(output)
+    for answer in publish.report(folder, data, say=say):
+        if "error" in answer:
+            failures.append(f"{answer['page']} failed: {answer['error']}")
+        for sentence in answer.get("sentences", []):
+            click.echo(sentence + (" (reference)" if answer["source"] != "here" else ""))
+    for failure in failures:
+        say(failure)
+    click.echo(f"report: {folder / 'index.html'}")
+    sys.exit(bool(failures))
+
+
+def _all_runs(profile: str, new: bool) -> list[Any]:
+    """Return the campaigns of all studies, or none where no rig can be had."""
+    from labkit.rig import auto
+    from labkit.studies import plan_runs
+
+    try:
+        auto()
+    except RigError as error:
+        say(f"cannot measure here: {error.why}")
+        return []
+    return [*plan_runs([], profile, _given("", new))]
+
+
+@app.command(epilog="Examples: labkit ledger --paper struye2017 | labkit ledger --csv ledger.csv")
+@DATA
+@click.option("--paper", multiple=True, metavar="KEY", help="Only of this paper, such as jha2018.")
+@click.option("--csv", type=_OUTPUT, help="Write the claims to a file.")
+def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
+    """Evaluate the papers' claims on the campaigns in DATA; print the findings.
+
+    Without DATA a finding is judged by the reference, or by a campaign measured here once that has
+    12 blocks of all its claims.
+    """
+    import pandas as pd
+
+    from labkit.analysis import claims
+    from labkit.data import refuse_unknown
+
+    known = [one.source for one in claims.load_papers()]
+    refuse_unknown("paper", paper, known)
+    folders = [data] if data else [project("data/reference"), project("data/local")]
+    rows = claims.ledger(*folders)
+    rows = rows[rows["source"].isin(paper or known)]
+    if csv is not None:
+        rows.to_csv(csv, index=False, lineterminator="\n")
+    for finding in claims.findings(rows).to_dict("records"):
+        click.echo(f"{finding['verdict']:18}  {finding['says']} ({finding['source']})")
+        click.echo(f"{'':18}  {finding['needs'] or finding['why']}")
+    counts = pd.crosstab(rows["verdict"], rows["source"], rownames=[""], colnames=["claims"])
+    click.echo(f"\n{counts.to_string()}")
+
+
+@app.command(epilog="Examples: labkit doctor | labkit doctor --rig rig.toml")
+@MACHINES
+def doctor(path: Path | None) -> None:
+    """Say what this machine can and cannot do, each fault with a remedy.
+
+    With --rig the hosts of the file are asked, all at the same time: whether they can be reached,
+    are what the file says, and have what the studies need. Nothing is changed there, but that the
+    scratch directory of the file is made.
+
+    Exit code 1: something that all studies need is missing.
+    """
+    from labkit import doctor as checks
+
+    results = checks.check_rig(path) if path else {"": checks.check_machine()}
+    for role, found in results.items():
+        if role:
+            click.echo(f"\n{role}")
+        for check in found:
+            click.echo(check.line())
+    sys.exit(any(one.needed and not one.ok for found in results.values() for one in found))
+
+
+def _show(by_role: Mapping[str, Any], nothing: str) -> None:
+    """Print what was done, with the role of the host before each line; raise the first error."""
+    errors = [one for one in by_role.values() if isinstance(one, LabkitError)]
+    for role, lines in by_role.items():
+        texts = [f"{lines.what}: {lines.why}"] if isinstance(lines, LabkitError) else lines
+        for line in texts or [nothing]:
+            click.echo(f"{role}: {line}" if role else str(line), err=lines in errors)
+    if errors:
+        raise errors[0]
+
+
+@app.command(epilog="Examples: labkit restore | labkit restore --rig rig.toml")
+@MACHINES
+def restore(path: Path | None) -> None:
+    """Undo host settings that a killed campaign left changed."""
+    from labkit.hosts import LocalHost
+    from labkit.hosts import restore as undo
+    from labkit.rig import lock, machines, netns
+
+    with lock.locked():
+        if path is None and netns.existing():
+            # Settings of its hosts would be looked for on this machine, where they never were.
+            raise LabkitError(
+                "a virtual rig was left, whose hosts have settings of their own",
+                remedy="labkit clean removes it, and restores the settings of this machine",
+            )
+        if path:
+            # Only settings of trials: others in a host's journal belong to another rig.
+            by_role = machines.each(path, lambda file, role, host: undo(host, label="trial-"))
+        else:
+            by_role = {"": undo(LocalHost())}
+    _show(by_role, "nothing to restore")
+    sys.exit(any(not outcome.ok for outcomes in by_role.values() for outcome in outcomes))
+
+
+@app.command(epilog="Examples: labkit clean | labkit clean --rig rig.toml")
+@MACHINES
+def clean(path: Path | None) -> None:
+    """Remove what a killed campaign left on this machine, and nothing else.
+
+    With --rig, on the hosts of the file. No other machine may be measuring on them.
+    """
+    from labkit.rig import clean as remove
+    from labkit.rig import lock, machines
+
+    if path is None and not lock.is_root():
+        click.echo("not root: no rig was made from here")
+        return
+    with lock.locked():
+        by_role = machines.each(path, machines.sweep) if path else {"": remove()}
+        _show(by_role, "nothing was left")
+
+
+@app.group()
+def dataset() -> None:
+    """Pack a dataset into a few files, describe it, or verify its files."""
+
+
+@dataset.command(epilog="Example: labkit dataset describe data/reference")
+@click.argument("folder", type=_FOLDER)
+def describe(folder: Path) -> None:
+    """Write the description of the packed campaigns in FOLDER, and print what they are."""
+    from labkit.analysis import package
+
+    click.echo(package.describe(folder).to_string(index=False))
+
+
+@dataset.command(epilog="Example: labkit dataset verify data/reference")
+@click.argument("folder", type=_FOLDER)
+def verify(folder: Path) -> None:
+    """Check every file of FOLDER, a described dataset, and print each problem."""
+    from labkit.analysis import package
+
+    problems = package.verify(folder)
+    click.echo("\n".join(problems or ["no problem"]))
+    sys.exit(bool(problems))
+
+
+@dataset.command(epilog="Example: labkit dataset pack data/local -o data/mine")
+@click.argument("folder", type=_FOLDER)
+@click.option("--output", "-o", type=_OUTPUT, required=True, help="A new folder.")
+def pack(folder: Path, output: Path) -> None:
+    """Pack each campaign in FOLDER into a few files, and describe them."""
+    from labkit.analysis import package
+
+    package.pack(folder, output)
+    click.echo(f"packed: {output}")
+
+
+@app.command(epilog="Examples: labkit cite | labkit cite data/reference | labkit cite --check")
+@click.argument("folder", type=_FOLDER, default=SHIPPED)
+@click.option("--check", is_flag=True, help="Print what a release still lacks.")
+def cite(folder: Path, check: bool) -> None:
+    """Print citations from CITATION.cff: of labkit and the repeated studies, or of a dataset.
+
+    With --check: people with an ORCID, a DOI, and .zenodo.json agreeing with CITATION.cff.
+    """
+    from labkit.analysis import package
+    from labkit.doctor import check_release
+
+    if check:
+        missing = check_release(folder)
+        click.echo("\n".join(missing or ["nothing is missing"]))
+        sys.exit(bool(missing))
+    click.echo(package.cite(folder / "CITATION.cff"))
+
+
+@app.command(
+    "compare-datasets", epilog="Example: labkit compare-datasets data/reference/rps theirs/rps"
+)
+@click.argument("first", type=_FOLDER)
+@click.argument("second", type=_FOLDER)
+@click.option("--value", default="", help="Column of trials; the plan's first outcome if omitted.")
+@click.option("--margin", default=0.02, help="Difference that counts as none.")
+def compare_datasets(first: Path, second: Path, value: str, margin: float) -> None:
+    """Compare two campaigns of one study: its baselines, and ratios to them.
+
+    Exit code 1: a difference beyond the margin is shown.
+    """
+    from labkit.analysis.rigs import compare_datasets as compare
+    from labkit.data import load
+
+    table = compare(load(first), load(second), value=value, margin=margin)
+    click.echo(table.to_string(index=False))
+    sys.exit(bool(table["differs"].any()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,0 @@
-"""``python -m labkit.cli``."""
-
-from labkit.cli import main
-
-main()
