@@ -16,25 +16,20 @@ import pyarrow.parquet as parquet
 import yaml
 from pyarrow.dataset import dataset
 
-from labkit.data import ORDER, Campaign, campaigns
+from labkit.data import ORDER, Campaign, campaigns, load
 from labkit.errors import DatasetError
 from labkit.paths import SHIPPED
 from labkit.units import column
 
-_SCHEMA, _SUMS = "schema.json", "SHA256SUMS"
+_CITATION, _SUMS = "CITATION.cff", "SHA256SUMS"
 _LICENCE = "https://creativecommons.org/licenses/by/4.0/"
-_README = """# {title}
-
-{table}
-
+_README = """
 Failed and flagged trials are kept. Each folder has plan.json (conditions, order, settings, rig),
-sessions.json (facts of the hosts), trials.parquet (a row an attempt: condition, outcome, metrics,
-counters), samples.parquet (a row a sample, in ns) and raw.tar.xz (records of the attempts, output
-of the programs, logs). schema.json has every column with its unit, datapackage.json the tables
-(Frictionless), ro-crate-metadata.json the provenance. Read it with `labkit.results("FOLDER")` or
-pandas, check it with `sha256sum --check SHA256SUMS`. Licence: CC-BY-4.0, {licence}
-
-{notes}"""
+sessions.json (facts of the hosts), trials.parquet (a row an attempt), samples.parquet (a row a
+sample, in ns) and raw.tar.xz (output of the programs); schema.json has every column with its unit.
+Read it with `labkit.results("FOLDER")` or pandas, check it with `sha256sum --check SHA256SUMS`.
+Licence: CC-BY-4.0, https://creativecommons.org/licenses/by/4.0/
+"""
 
 
 def pack(folder: Path, output: Path) -> None:
@@ -49,7 +44,7 @@ def pack(folder: Path, output: Path) -> None:
             shutil.copytree(campaign.path, home, dirs_exist_ok=True)
         else:
             _pack(campaign, home)
-    for path in (folder / "CITATION.cff", folder / "notes.md"):
+    for path in (folder / _CITATION, folder / "notes.md"):
         if path.is_file():
             shutil.copyfile(path, output / path.name)
     describe(output)
@@ -57,19 +52,18 @@ def pack(folder: Path, output: Path) -> None:
 
 def _pack(campaign: Campaign, home: Path) -> None:
     """Write the trials, samples and raw output of a campaign that was measured here."""
-    source = campaign.path
     home.mkdir(parents=True, exist_ok=True)
     for name in ("plan.json", "sessions.json"):
-        shutil.copyfile(source / name, home / name)
+        shutil.copyfile(campaign.path / name, home / name)
     rows = campaign.rows.sort_values(ORDER)
     rows.to_parquet(home / "trials.parquet", compression="zstd", index=False)
-    if files := sorted(source.glob("samples.parquet/*.parquet")):
+    if files := sorted(campaign.path.glob("samples.parquet/*.parquet")):
         schema = pa.unify_schemas([parquet.read_schema(path).remove_metadata() for path in files])
         with parquet.ParquetWriter(home / "samples.parquet", schema, compression="zstd") as writer:
             for batch in dataset(files, schema).to_batches():
                 writer.write_batch(batch)
     with tarfile.open(home / "raw.tar.xz", "w:xz") as archive:
-        archive.add(source / "trials", "trials", filter=_plain)
+        archive.add(campaign.path / "trials", "trials", filter=_plain)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -83,36 +77,35 @@ def describe(folder: Path) -> pd.DataFrame:
 
     All of it follows from the data, and from CITATION.cff (authors) and notes.md of the folder.
     """
-    found = [one for one in campaigns(folder) if (one.path / "trials.parquet").is_file()]
-    if not found:
+    homes = [path.parent for path in sorted(folder.rglob("trials.parquet"))]
+    if not homes:
         what, remedy = "no packed campaign here", "labkit dataset pack FOLDER -o OUTPUT"
         raise DatasetError(what, where=str(folder), remedy=remedy)
-    table = pd.DataFrame([about(campaign) for campaign in found])
-    homes = [campaign.path.relative_to(folder).as_posix() for campaign in found]
-    table.insert(0, "folder", homes)
+    table = pd.DataFrame([about(load(home)) for home in homes])
+    table.insert(0, "folder", [home.relative_to(folder).as_posix() for home in homes])
     days = sorted(table["measured"].str.split(" to ").explode())
-    machine = ("engine", "cgroup", "kernel", "processors")
-    parts = [", ".join(dict.fromkeys(table[one])) for one in machine]
-    title = "; ".join([f"Costs of containers, {days[0]} to {days[-1]}", *parts])
-    paths = {
-        path.relative_to(folder).as_posix(): parquet.ParquetFile(path)
-        for campaign in found
-        for path in sorted(campaign.path.glob("*.parquet"))
-    }
-    fields = {one.name: _field(one) for file in paths.values() for one in file.schema_arrow}
-    _write(folder / _SCHEMA, {"fieldsMatch": "superset", "fields": list(fields.values())})
-    resources = [
-        {"name": name.replace("/", "-"), "path": name, "format": "parquet", "schema": _SCHEMA}
-        for name in paths
+    machine = [
+        ", ".join(table[one].unique()) for one in ("engine", "cgroup", "kernel", "processors")
     ]
+    title = "; ".join([f"Costs of containers, {days[0]} to {days[-1]}", *machine])
+    paths = [path for home in homes for path in sorted(home.glob("*.parquet"))]
+    fields = {one.name: _field(one) for path in paths for one in parquet.read_schema(path)}
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    resource = {"format": "parquet", "schema": "schema.json"}
+    resources = [{"name": one.replace("/", "-"), "path": one, **resource} for one in names]
     package = {"name": "labkit-data", "title": title, "licenses": [{"path": _LICENCE}]}
-    _write(folder / "datapackage.json", {**package, "resources": resources})
-    _write(folder / "ro-crate-metadata.json", _crate(folder, table, title))
+    for name, data in {
+        "schema.json": {"fieldsMatch": "superset", "fields": list(fields.values())},
+        "datapackage.json": {**package, "resources": resources},
+        "ro-crate-metadata.json": _crate(folder, table, title),
+    }.items():
+        (folder / name).write_text(json.dumps(data, indent=0, ensure_ascii=False) + "\n")
     rows = [[*table], ["---"] * len(table.columns), *table.to_numpy()]
     lines = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
-    notes = (folder / "notes.md").read_text() if (folder / "notes.md").is_file() else ""
-    text = _README.format(title=title, table=lines, licence=_LICENCE, notes=notes)
-    (folder / "README.md").write_text(text)
+    notes = folder / "notes.md"
+    parts = [f"# {title}\n", lines, _README]
+    parts.append(notes.read_text() if notes.is_file() else "")
+    (folder / "README.md").write_text("\n".join(parts))
     shutil.copyfile(SHIPPED / "data" / "LICENSE", folder / "LICENSE")
     sums = "".join(f"{digest}  {name}\n" for name, digest in _digests(folder).items())
     (folder / _SUMS).write_text(sums)
@@ -123,16 +116,18 @@ def about(campaign: Campaign) -> dict[str, Any]:
     """Return the machine of a campaign, its dates and its size."""
     names = ["engine.version", "cgroup.version", "kernel.release", "cpu.count", "cpu.model"]
     facts = pd.json_normalize([one["facts"]["sut"]["stable"] for one in campaign.sessions])
-    facts = facts.reindex(columns=names).fillna("unknown")
-    cpus = facts["cpu.count"].astype(str) + " CPUs " + facts["cpu.model"]
+    facts = facts.reindex(columns=names).fillna("unknown").astype(str)
+    machine = {
+        "engine": "Docker " + facts["engine.version"],
+        "cgroup": "cgroup " + facts["cgroup.version"],
+        "kernel": "Linux " + facts["kernel.release"],
+        "processors": facts["cpu.count"] + " CPUs " + facts["cpu.model"],
+    }
     attempts = campaign.trials.drop_duplicates(["block", "position", "attempt"])
     days = pd.to_datetime(attempts["started_ns"], unit="ns").dt.strftime("%Y-%m-%d")
     return {
         "measured": " to ".join(dict.fromkeys([days.min(), days.max()])),
-        "engine": " and ".join("Docker " + facts["engine.version"].unique()),
-        "cgroup": " and ".join("cgroup " + facts["cgroup.version"].unique()),
-        "kernel": " and ".join("Linux " + facts["kernel.release"].unique()),
-        "processors": " and ".join(cpus.unique()),
+        **{name: " and ".join(texts.unique()) for name, texts in machine.items()},
         "labkit": campaign.plan.get("labkit", ""),
         "hours": round(attempts["seconds"].sum() / 3600, 1),
         "blocks": attempts["block"].nunique(),
@@ -145,13 +140,12 @@ def about(campaign: Campaign) -> dict[str, Any]:
 
 def _field(one: Any) -> dict[str, str]:
     """Return a column of a table as a field of its schema."""
-    kind = "boolean" if pa.types.is_boolean(one.type) else "number"
-    kind = kind if pa.types.is_primitive(one.type) else "string"
-    known = column(one.name)
+    kinds = {"bool": "boolean", "string": "string", "large_string": "string"}
+    known, kind = column(one.name), kinds.get(str(one.type), "number")
     return {"name": one.name, "type": kind, "description": known.text, "unit": known.unit}
 
 
-def _crate(folder: Path, table: pd.DataFrame, title: str) -> dict[str, Any]:
+def _crate(folder: Path, table: pd.DataFrame, title: str) -> Any:
     """Return the provenance: who measured which data with which program, and when."""
     from rocrate.model import Person, SoftwareApplication
     from rocrate.rocrate import ROCrate
@@ -159,9 +153,8 @@ def _crate(folder: Path, table: pd.DataFrame, title: str) -> dict[str, Any]:
     crate = ROCrate()
     crate.name, crate.description, crate.license = title, title, _LICENCE
     crate.datePublished = table["measured"].str[-10:].max()
-    path = folder / "CITATION.cff"
-    authors = yaml.safe_load(path.read_text())["authors"] if path.is_file() else []
-    for name in map(_name, authors):
+    path = folder / _CITATION
+    for name in _authors(yaml.safe_load(path.read_text())) if path.is_file() else []:
         person = Person(crate, f"#{name.replace(' ', '-')}", {"name": name})
         crate.root_dataset.append_to("author", crate.add(person))
     for row in table.astype(str).to_dict("records"):
@@ -170,85 +163,75 @@ def _crate(folder: Path, table: pd.DataFrame, title: str) -> dict[str, Any]:
         version = {"name": "labkit", "version": row["labkit"]}
         program = crate.add(SoftwareApplication(crate, f"#labkit-{row['labkit']}", version))
         crate.add_action(program, f"#measuring-{row['folder']}", result=data)
-    return dict(crate.metadata.generate())
-
-
-def _write(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=0, ensure_ascii=False) + "\n")
+    return crate.metadata.generate()
 
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return the digest of each file of a dataset, but for the list of digests."""
-    digests = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SUMS):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        digests[path.relative_to(folder).as_posix()] = digest
-    return digests
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SUMS)
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
 
 
 def verify(folder: Path) -> list[str]:
     """Return the problems of a described folder, a line each: files, then contents of tables."""
     lines = (folder / _SUMS).read_text().splitlines()
-    listed = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    found = _digests(folder)
-    problems = [f"{name}: missing" for name in sorted(listed.keys() - found.keys())]
-    problems += [f"{name}: not listed" for name in sorted(found.keys() - listed.keys())]
-    both = sorted(found.keys() & listed.keys())
-    problems += [f"{name}: altered" for name in both if found[name] != listed[name]]
+    listed, found = {line[66:]: line[:64] for line in lines}, _digests(folder)
+    changed = sorted(dict(listed.items() ^ found.items()))
+    problems = [f"{one}: altered, missing or not listed" for one in changed]
     return problems or [problem for one in campaigns(folder) for problem in _contents(one, folder)]
 
 
 def _contents(campaign: Campaign, folder: Path) -> list[str]:
-    """Return the problems of the tables and the archive of a campaign with unaltered files."""
+    """Return the problems of the tables of a campaign whose files are unaltered."""
     from frictionless import Resource, Schema
 
-    home, problems, rows = campaign.path, [], {"samples.parquet": 0}
-    fields = {one["name"]: one for one in json.loads((folder / _SCHEMA).read_text())["fields"]}
-    for path in sorted(home.glob("*.parquet")):
+    problems, rows = [], {"samples": 0}
+    known = {one["name"]: one for one in json.loads((folder / "schema.json").read_text())["fields"]}
+    for path in sorted(campaign.path.glob("*.parquet")):
         table = parquet.ParquetFile(path)
-        rows[path.name] = table.metadata.num_rows
-        first = next(table.iter_batches(2_000)).to_pydict()
-        known = {"fields": [fields[name] for name in first if name in fields]}
+        rows[path.stem] = table.metadata.num_rows
+        first = next(table.iter_batches(200)).to_pydict()
+        schema = Schema.from_descriptor(
+            {"fields": [known[name] for name in first if name in known]}
+        )
         data = [list(first), *map(list, zip(*first.values(), strict=True))]
-        report = Resource(data=data, schema=Schema.from_descriptor(known)).validate()
+        report = Resource(data=data, schema=schema).validate()
         problems += [f"{path}: {message}" for (message,) in report.flatten(["message"])]
     attempts = campaign.trials.drop_duplicates(["block", "position", "attempt"])
-    with tarfile.open(home / "raw.tar.xz") as archive:
-        files = [tarfile.data_filter(member, str(home)).name for member in archive]
-    if (samples := attempts["n_samples"].sum()) != rows["samples.parquet"]:
-        problems.append(f"{home}: {rows['samples.parquet']} samples, its trials have {samples}")
-    if (records := sum(name.endswith("/trial.json") for name in files)) != len(attempts):
-        problems.append(f"{home}: {records} records of {len(attempts)} attempts")
+    if (wanted := attempts["n_samples"].sum()) != rows["samples"]:
+        problems.append(f"{campaign.path}: {rows['samples']} samples, its trials have {wanted}")
     return problems
 
 
-def _name(author: dict[str, str]) -> str:
-    """Return the name of a person or entity in CITATION.cff."""
-    return author.get("name") or f"{author['family-names']}, {author['given-names']}"
+def _authors(work: dict[str, Any]) -> list[str]:
+    """Return the persons and entities that wrote a work of CITATION.cff."""
+    parts = ("family-names", "given-names", "name")
+    return [", ".join(one[part] for part in parts if part in one) for one in work["authors"]]
 
 
-def cite(path: Path = SHIPPED / "CITATION.cff") -> str:
-    """Return citations of a CITATION.cff and its references, as text and then in BibTeX.
+def cite(path: Path = SHIPPED / _CITATION) -> str:
+    """Return a CITATION.cff and its references in BibTeX.
 
     The version of a described dataset is the beginning of the digest of SHA256SUMS.
     """
-    citation = yaml.safe_load(path.read_text())
+    citation, entries = yaml.safe_load(path.read_text()), []
     if (sums := path.parent / _SUMS).is_file():
         citation["version"] = hashlib.sha256(sums.read_bytes()).hexdigest()[:12]
-    texts, entries = [], []
     for one in [citation, *citation.get("references", [])]:
-        names = [_name(author) for author in one["authors"]]
-        year = str(one.get("year") or one.get("date-released") or "n.d.")[:4]
-        version, school = one.get("version", ""), one.get("institution", {}).get("name", "")
-        notes = one.get("notes", "")
-        key = re.search(r"Cited in this project as (\w+)", notes)
-        rest = ", ".join(filter(None, [one["title"], version and f"version {version}", school]))
-        texts.append(f"{'; '.join(names)} ({year}). {rest}.")
-        fields = {"author": " and ".join(name if "," in name else f"{{{name}}}" for name in names)}
-        fields |= {"title": f"{{{one['title']}}}", "year": year, "school": school}
-        fields |= {"version": version, "note": notes}
+        note, names = one.get("notes", ""), _authors(one)
+        key = re.search(r"Cited in this project as (\w+)", note)
+        fields = {
+            "author": " and ".join(name if "," in name else f"{{{name}}}" for name in names),
+            "title": f"{{{one['title']}}}",
+            "year": str(one.get("year", one.get("date-released", "n.d.")))[:4],
+            "school": one.get("institution", {}).get("name"),
+            "version": one.get("version"),
+            "note": note,
+        }
         body = ",\n".join(f"  {name} = {{{text}}}" for name, text in fields.items() if text)
         kind = "mastersthesis" if one["type"] == "thesis" else "misc"
         entries.append(f"@{kind}{{{key[1] if key else one['title'].split()[-1]},\n{body}\n}}")
-    return "\n\n".join([*texts, *entries])
+    return "\n\n".join(entries)

@@ -1,17 +1,15 @@
-"""Campaigns that are made up, in the files of a real one."""
+"""Campaigns that are made up, in the files of one that is being measured."""
 
-import itertools
 import json
 
 import numpy as np
 import pandas as pd
 
-from labkit.data import FORMAT, load
+from labkit.data import FORMAT, expand, load
 
 #: A rig that lacks nothing: separate machines with network cards.
 RIG = {
     "name": "made up",
-    "kind": "inventory",
     "hosts": {"generator": {}, "sut": {}, "clean": {}},
     "cpu_map": {"generator": "0", "sut": "1-20"},
     "shared_kernel": False,
@@ -20,105 +18,72 @@ RIG = {
 }
 
 
-def facts(cpus=20, speed="25000Mb/s", **more):
-    interfaces = {"lab0": {"speed": speed}}
-    stable = {"cpu": {"count": cpus, "model": "made up"}, "interfaces": interfaces, **more}
+def facts(cpus=20, speed="25000Mb/s"):
+    stable = {
+        "cpu": {"count": cpus, "model": "Made CPU"},
+        "interfaces": {"lab0": {"speed": speed}},
+        "kernel": {"release": "6.1"},
+        "cgroup": {"version": "v2"},
+        "engine": {"version": "29.0"},
+    }
     return {role: {"stable": stable} for role in ("generator", "sut")}
 
 
-def write(
-    folder,
-    factors,
-    values,
-    *,
-    study="made-up",
-    blocks=10,
-    spread=0.02,
-    seed=1,
-    repeat=None,
-    infeasible=(),
-    samples=None,
-    **plan,
-):
+def write(folder, factors, values, *, blocks=10, spread=0.02, seed=1, twice=None, **plan):
     """Write a campaign and return it as `labkit.load` does.
 
-    `values` returns the columns of a trial for its levels, a dict of numbers without noise, or None
-    where the trial fails; `repeat` has the levels of the conditions that run twice in each block.
+    `values` returns the columns of a trial for its levels and block, a dict of numbers without
+    noise, or None where the trial fails. Conditions with the levels `twice` are repeated in each
+    block. The plan may have ``samples``, a column of which each trial then has 50, and ``facts``.
     """
-    random = np.random.default_rng(seed)
-    conditions = [
-        {"levels": {name: str(level) for name, level in cell.items()}, "repeat": number}
-        for cell in _cells(factors)
-        for number in ((1, 2) if repeat and repeat.items() <= cell.items() else (1,))
+    random, samples = np.random.default_rng(seed), plan.pop("samples", None)
+    hosts, outcome = plan.pop("facts", facts()), ""
+    cells = [
+        (cell, repeat)
+        for cell in expand(factors)
+        for repeat in ((1, 2) if twice and twice.items() <= cell.items() else (1,))
     ]
-    rows, order = [], []
-    for block in range(1, blocks + 1):
-        places = [int(place) for place in random.permutation(len(conditions))]
-        order.append(places)
-        level = random.normal(0, 0.2)
+    levels = [{name: str(level) for name, level in cell.items()} for cell, _ in cells]
+    order = [random.permutation(len(cells)).tolist() for _ in range(blocks)]
+    (folder / "samples.parquet").mkdir(parents=True, exist_ok=True)
+    for block, places in enumerate(order, start=1):
+        change = random.normal(0, 10 * spread)
         for position, place in enumerate(places, start=1):
-            condition = conditions[place]
-            cell = dict(zip(factors, _levels(factors, condition["levels"]), strict=True))
-            found = values(cell, block)
-            noise = np.exp(level + random.normal(0, spread))
-            rows.append(
-                {
-                    "trial": f"b{block:02d}-p{position:02d}",
-                    "attempt": 1,
-                    "block": block,
-                    "position": position,
-                    "session": 1,
-                    "repeat": condition["repeat"],
-                    **condition["levels"],
-                    "status": "ok" if found else "failed",
-                    "problem": "" if found else "it failed",
-                    "flags": "",
-                    "n_samples": 20_000,
-                    "started_ns": 1_700_000_000_000_000_000 + len(rows) * 10**9,
-                    "seconds": 1.0,
-                    "saturated": False,
-                    **{name: value * noise for name, value in (found or {}).items()},
-                }
-            )
-    folder.mkdir(parents=True, exist_ok=True)
-    frame = pd.DataFrame(rows)
-    frame.to_parquet(folder / "trials.parquet")
-    if samples:
-        ok = frame[frame["status"] == "ok"]
-        parts = [
-            pd.DataFrame({"trial": trial, "attempt": 1, samples: random.integers(900, 9000, 200)})
-            for trial in ok["trial"]
-        ]
-        pd.concat(parts).to_parquet(folder / "samples.parquet")
+            trial, (cell, repeat) = f"b{block:02d}-p{position:02d}", cells[place]
+            found = values(cell, block) or {}
+            noise = np.exp(change + random.normal(0, spread))
+            row = {"trial": trial, "attempt": 1, "block": block, "position": position}
+            row |= {"session": 1, "repeat": repeat, **levels[place], "flags": "", "seconds": 1.0}
+            row |= {"status": "ok" if found else "failed", "problem": "" if found else "it failed"}
+            row |= {"saturated": False, "n_samples": 50 * bool(samples and found)}
+            row |= {"started_ns": (10**9 + 100 * block + position) * 10**9}
+            row |= {name: value * noise for name, value in found.items()}
+            outcome = outcome or next(iter(found), "")
+            home = folder / "trials" / f"{trial}-a1"
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "trial.json").write_text(json.dumps({"format": FORMAT, "rows": [row]}))
+            if samples and found:
+                table = pd.DataFrame({"trial": trial, samples: random.integers(900, 9000, 50)})
+                table.to_parquet(folder / "samples.parquet" / f"{trial}-a1.parquet", index=False)
     document = {
-        "format": FORMAT,
-        "study": study,
-        "factors": {name: [str(one) for one in levels] for name, levels in factors.items()},
+        "study": "made-up",
+        "labkit": "0.1.0",
+        "factors": {name: [str(one) for one in every] for name, every in factors.items()},
+        "baseline": {name: str(every[0]) for name, every in [*factors.items()][:1]},
         "settings": {},
         "margin": 0.02,
-        "outcomes": [next(name for name in frame.columns[::-1])],
+        "outcomes": [outcome],
         "blocks": blocks,
-        "conditions": conditions,
+        "conditions": [
+            {"levels": one, "repeat": repeat}
+            for one, (_, repeat) in zip(levels, cells, strict=True)
+        ],
         "order": order,
-        "infeasible": list(infeasible),
+        "infeasible": [],
         "rig": RIG,
         **plan,
     }
-    (folder / "plan.json").write_text(json.dumps(document))
-    sessions = [{"session": 1, "facts": document.pop("facts", facts())}]
-    (folder / "sessions.json").write_text(json.dumps({"format": FORMAT, "sessions": sessions}))
+    sessions = {"sessions": [{"session": 1, "began": "2001-09-09T01:46:40Z", "facts": hosts}]}
+    for name, content in {"plan": document, "sessions": sessions}.items():
+        (folder / f"{name}.json").write_text(json.dumps({"format": FORMAT, **content}))
     return load(folder)
-
-
-def _cells(factors):
-    return [
-        dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())
-    ]
-
-
-def _levels(factors, texts):
-    """Return the levels that some texts stand for."""
-    return [
-        next(level for level in levels if str(level) == texts[name])
-        for name, levels in factors.items()
-    ]

@@ -9,15 +9,18 @@ import pytest
 from made_up import write
 
 from labkit import Study, compare, load
+from labkit.analysis.package import pack
 from labkit.errors import DatasetError, UsageError
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
     """A campaign of two sizes, whose levels are numbers."""
-    folder = tmp_path_factory.mktemp("good") / "campaign"
-    write(folder, {"size": [1, 2]}, lambda cell, block: {"rtt_ns": 1.0}, blocks=2, samples="rtt_ns")
-    return folder
+    folder = tmp_path_factory.mktemp("good")
+    values = {"rtt_ns": 1.0}
+    write(folder / "raw", {"size": [1, 2]}, lambda *at: values, blocks=2, samples="rtt_ns")
+    pack(folder / "raw", folder / "campaign")
+    return folder / "campaign"
 
 
 def edited(name, change):
