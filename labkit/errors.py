@@ -28,20 +28,9 @@ def suggestion(given: object, known: Iterable[object]) -> str:
 
 
 class LabkitError(Exception):
-    """Base of all errors; ``exit_code`` is the exit status of the command line.
+    """An error: what went wrong, where, why, its remedy, and the evidence, as values of JSON.
 
-    Parameters
-    ----------
-    what : str
-        What went wrong, in one sentence.
-    where : str, optional
-        The host, file or trial concerned.
-    why : str, optional
-        The cause, as far as it is known.
-    remedy : str, optional
-        What the reader can do about it.
-    evidence : mapping, optional
-        What was observed, such as a command and its output; JSON-serialisable values only.
+    ``exit_code`` is the exit status of the command line.
     """
 
     exit_code = 1
@@ -74,7 +63,7 @@ class LabkitError(Exception):
         return f"{type(self).__name__}: {self}".splitlines()
 
     def as_record(self) -> dict[str, Any]:
-        """Return the error as a failed trial stores it: JSON-serialisable fields."""
+        """Return the error as a failed trial stores it."""
         names = ("what", "where", "why", "remedy", "evidence")
         return {"type": type(self).__name__} | {name: getattr(self, name) for name in names}
 
@@ -91,7 +80,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class UsageError(LabkitError):
-    """The library or the command line was used wrongly (exit code 2)."""
+    """The library or the command line was used wrongly."""
 
     exit_code = 2
 

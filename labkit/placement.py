@@ -7,25 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from labkit.errors import UsageError, suggestion
 
-#: Two CPUs share no cache if a line takes this many times the least that was read, or that is told
-#: apart. On an AMD EPYC of 2022, 30 to 95 ns are read for two that share one, up to 130 where they
-#: were idle, and 150 to 230 for others. Other processors are not timed: on an Intel Xeon of 2023
-#: a line takes 110 to 220 ns within one cache.
-APART, LEAST_NS = 2.0, 65.0
-#: The flag of a window in which they shared none.
-CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
-#: A CPU is slow if the reference operation takes more than this many times the least that was
-#: read. On an Intel Xeon of 2023, nine of ten readings at full speed were within 1.12 times the
-#: least; where the other thread of the core was in use, opening a file took 1.6 times as long.
-SLOW = 1.25
-#: The flag of a window in which it was.
-CPU_SLOW = "the CPU was slow before, between or after the operations"
 #: The ladder of baselines, from a plain process to one that is nearly a container.
 BASELINE_LEVELS = ("clean", "rules", "chroot", "cgroup")
 #: The runtimes that start containers, that is all but ``bare``.
@@ -39,9 +26,8 @@ ENGINES = ("docker", "lxc", "rkt")
 #: macvlan   a second interface on the link of a lab interface
 #: overlay   the VXLAN of Docker Swarm
 #: weave     Weave Net
-#: none      no network; container: the network of another container
 #: ========= ==============================================================================
-NETWORKS = ("host", "bridge", "nat", "macvlan", "overlay", "weave", "none", "container")
+NETWORKS = ("host", "bridge", "nat", "macvlan", "overlay", "weave")
 #: The storages of ``/data``: the container's own layer under the engine's driver (`DRIVER`), or a
 #: mount of a directory, a volume, or a union of the image's layers (`UNIONS`). "" means the layer
 #: under whatever driver the engine has.
@@ -118,17 +104,14 @@ class Limits:
     reads_per_s: int | None = None
 
     def __post_init__(self) -> None:
-        least, most = {"shares": 2}, {"fifo": 99}
         for name, value in self.set().items():
-            low, high = least.get(name, 1), most.get(name, math.inf)
+            low, high = 2 if name == "shares" else 1, 99 if name == "fifo" else math.inf
             if name != "cpuset" and not (isinstance(value, int) and low <= value <= high):
-                remedy = f"an integer from {low}" + (f" to {high}" if name in most else "")
+                remedy = f"an integer from {low}" + (f" to {high}" if name == "fifo" else "")
                 raise UsageError(f"invalid limit: {name}={value!r}", remedy=remedy)
         if (self.period_us is None) != (self.quota_us is None):
-            raise UsageError(
-                "a CPU quota needs both period_us and quota_us",
-                remedy="give both, for example Limits(period_us=10_000, quota_us=2_000)",
-            )
+            remedy = "for example Limits(period_us=10_000, quota_us=2_000)"
+            raise UsageError("a CPU quota needs both period_us and quota_us", remedy=remedy)
 
     def set(self) -> dict[str, Any]:
         """Return the limits that are set, by name."""
@@ -170,39 +153,6 @@ def cpu_set(text: str) -> frozenset[int]:
     return frozenset(parse_cpus(text))
 
 
-def apart(mechanisms: Mapping[str, float], least: float = math.nan) -> bool:
-    """Tell whether two CPUs share no cache, though they are said to (`labkit.Rig.cache_line`).
-
-    `least` is the least time of a cache line, in ns; by default what the ratio is to.
-    """
-    if math.isnan(least):
-        return mechanisms.get("cache_line_ratio", 0.0) > APART
-    return mechanisms.get("cache_line_ns", 0.0) > APART * least
-
-
-def slow(mechanisms: Mapping[str, float], least_ns: float) -> bool:
-    """Tell whether a CPU was slow, where the reference operation takes `least_ns` otherwise."""
-    return mechanisms.get("reference_ns", 0.0) > SLOW * least_ns
-
-
-def least_read(windows: Iterable[Mapping[str, Any]]) -> float:
-    """Return the least time of a cache line that some windows were compared with, or infinity."""
-    ratios = (one for one in windows if "cache_line_ns" in one and one.get("cache_line_ratio"))
-    return min((one["cache_line_ns"] / one["cache_line_ratio"] for one in ratios), default=math.inf)
-
-
-def weight(shares: int, *, linear: bool) -> int:
-    """Return the weight of cgroup v2 for CPU shares, as runc converts it.
-
-    `linear` is as before runc 1.3.2, which gave the default of 1,024 shares less than the default
-    weight: https://github.com/opencontainers/cgroups/pull/20
-    """
-    if linear:
-        return 1 + ((shares - 2) * 9999) // 262142
-    log = math.log2(shares)
-    return min(10_000, math.ceil(10 ** ((log * log + 125 * log) / 612 - 7 / 34)))
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where a workload runs; created by `bare`, `docker` or `container`.
@@ -236,31 +186,23 @@ class Placement:
     seccomp: str = "default"
 
     def __post_init__(self) -> None:
-        choices: list[tuple[str, str, tuple[str, ...]]] = [
+        in_docker, is_bare = self.runtime == "docker", self.runtime == "bare"
+        for name, value, allowed in (
             ("runtime", self.runtime, ("bare", *ENGINES)),
-            ("storage", self.storage, ("", *STORAGES)),
+            ("baseline level", self.baseline_level, BASELINE_LEVELS if is_bare else ("",)),
+            ("storage", self.storage, ("", *STORAGES) if in_docker else ("",)),
             ("network", self.network, NETWORKS),
-            ("seccomp", self.seccomp, SECCOMP if self.runtime == "docker" else SECCOMP[:1]),
-        ]
-        if self.runtime == "bare":
-            choices.append(("baseline level", self.baseline_level, BASELINE_LEVELS))
-        for name, value, allowed in choices:
+            ("seccomp", self.seccomp, SECCOMP if in_docker else SECCOMP[:1]),
+        ):
             if value not in allowed:
                 raise UsageError(
-                    f"unknown {name} {value!r}", remedy=suggestion(value, filter(None, allowed))
+                    f"unknown {name} {value!r} of {self.runtime}",
+                    remedy=suggestion(value, filter(None, allowed)),
                 )
-        if self.limits.reads_per_s and self.runtime != "docker":
-            raise UsageError(
-                f"the read requests of {self.runtime} cannot be limited",
-                remedy="place it in Docker, or leave reads_per_s out",
-            )
-        if self.runtime != "bare":
-            return
-        if self.storage:
-            raise UsageError(
-                f"a bare process has no storage {self.storage!r}", remedy="place it in a container"
-            )
-        if self.baseline_level != "cgroup" and set(self.limits.set()) - {"fifo"}:
+        if self.limits.reads_per_s and not in_docker:
+            remedy = "place it in Docker, or leave reads_per_s out"
+            raise UsageError(f"no limit of read requests for {self.runtime}", remedy=remedy)
+        if is_bare and self.baseline_level != "cgroup" and set(self.limits.set()) - {"fifo"}:
             raise UsageError(
                 f"baseline level {self.baseline_level!r} has no control group to limit",
                 remedy='use bare("cgroup", limits=...)',
@@ -297,22 +239,13 @@ def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
         rules; ``chroot``: also in the image's root file system; ``cgroup``: also in a control group
         like a container's.
     limits : Limits, optional
-        For the level ``cgroup``; the scheduling class for every level.
+        Of the level ``cgroup``; the scheduling class of every level.
     """
     return Placement("bare", "host", level, limits or Limits())
 
 
 def docker(network: str = "host", limits: Limits | None = None, storage: str = "") -> Placement:
-    """Return the placement of a Docker container.
-
-    Parameters
-    ----------
-    network : str
-        One of `NETWORKS`.
-    limits : Limits, optional
-        Control-group limits and scheduling class.
-    storage : str
-        Where ``/data`` is stored: one of `STORAGES`.
+    """Return the placement of a Docker container on one of `NETWORKS`, with one of `STORAGES`.
 
     Examples
     --------
@@ -324,16 +257,9 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
 
 
 def container(runtime: str, network: str = "host", limits: Limits | None = None) -> Placement:
-    """Return the placement of a container of any engine.
+    """Return the placement of a container of one of `ENGINES` on one of `NETWORKS`.
 
-    Parameters
-    ----------
-    runtime : str
-        One of `ENGINES`.
-    network : str
-        One of `NETWORKS`; pairs that are impossible are infeasible on every rig.
-    limits : Limits, optional
-        Control-group limits and scheduling class.
+    A network that an engine cannot have is infeasible on every rig.
 
     Examples
     --------

@@ -22,26 +22,16 @@ _PREFIXES = {"loaded": "{}, at the offered rate", "tool": "{}, as the tool count
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a campaign's trials or samples.
+    """One column of a campaign's trials or samples, a row of columns.csv."""
 
-    Parameters
-    ----------
-    name : str
-        Name in the data.
-    unit : str
-        As stored; ``1`` for a count or a share, empty for text.
-    better : {"lower", "higher", "neither"}
-        The desired direction.
-    text : str
-        The quantity in words, for axes, tables and sentences.
-    kind : {"key", "metric", "share", "counter", "other"}
-        A share appears as per cent; ``other`` is not in columns.csv.
-    """
-
+    #: Its name in the data, and its unit there; ``1`` for a count or a share, empty for text.
     name: str
     unit: str
+    #: ``lower``, ``higher`` or ``neither``.
     better: str
+    #: The quantity in words, for axes, tables and sentences.
     text: str
+    #: ``key``, ``metric``, ``share`` (shown as per cent), ``counter``; ``other`` is in no row.
     kind: str
 
     @property

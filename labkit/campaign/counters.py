@@ -11,7 +11,8 @@ from typing import Any
 
 from labkit.campaign import on_host
 from labkit.hosts import Host
-from labkit.placement import CPUS_APART, apart, parse_cpus
+from labkit.hosts.cache_line import CPUS_APART, apart
+from labkit.placement import parse_cpus
 from labkit.runtimes import Server
 
 Snapshot = dict[str, Any]

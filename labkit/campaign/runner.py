@@ -19,7 +19,8 @@ from labkit.campaign.trial import Attempt, Trial
 from labkit.campaign.window import drivers
 from labkit.design import Condition, Design, trial_name
 from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
-from labkit.placement import least_read, parse_cpus
+from labkit.hosts.cache_line import least_read
+from labkit.placement import parse_cpus
 from labkit.process import announce
 from labkit.rig import Rig
 from labkit.runtimes import Engine

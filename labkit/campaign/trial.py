@@ -33,7 +33,7 @@ from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Engine, Instance, Server, placed
-from labkit.runtimes.networks import reached_at
+from labkit.runtimes.base import reached_at
 from labkit.runtimes.verify import COUNTED, check_translated, check_unchanged
 from labkit.tools.base import Client, Measurement
 from labkit.tools.parsing import paused

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from labkit.hosts.host import Host
-from labkit.placement import weight
 
 
 @dataclass(frozen=True)
@@ -129,3 +129,15 @@ def _converts_linearly(host: Host) -> bool:
     """Tell whether a host's runc is older than 1.3.2, or is not there."""
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", host.run("runc", "--version", check=False).stdout)
     return found is None or tuple(map(int, found.groups())) < (1, 3, 2)
+
+
+def weight(shares: int, *, linear: bool) -> int:
+    """Return the weight of cgroup v2 for CPU shares, as runc converts it.
+
+    `linear` is as before runc 1.3.2, which gave the default of 1,024 shares less than the default
+    weight: https://github.com/opencontainers/cgroups/pull/20
+    """
+    if linear:
+        return 1 + ((shares - 2) * 9999) // 262142
+    log = math.log2(shares)
+    return min(10_000, math.ceil(10 ** ((log * log + 125 * log) / 612 - 7 / 34)))

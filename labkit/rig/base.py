@@ -21,17 +21,17 @@ from labkit.errors import (
     suggestion,
 )
 from labkit.hosts import Host, Settings, collect_facts, restore, stop_labelled
-from labkit.hosts.cache_line import command, timings
+from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.hosts.settings import BOOT_ID
 from labkit.hosts.target import Network, Target
-from labkit.placement import LEAST_NS, Placement, cpu_set, parse_cpus
+from labkit.placement import Placement, cpu_set, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c
 from labkit.rig import engine, lock, networks, storage
 from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
 from labkit.runtimes import RUNTIMES
-from labkit.runtimes.daemonless import withdraw
 from labkit.runtimes.docker import PREFIX
+from labkit.runtimes.jobs import withdraw
 
 #: CPUs of the two ends: the scheduler's choice, one each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")
@@ -227,17 +227,17 @@ class Rig:
 
     def infeasible(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
-        runtime = RUNTIMES[placement.runtime]
-        if reason := runtime.infeasible(placement.network):
+        docker = placement.runtime == "docker"
+        if reason := RUNTIMES[placement.runtime].impossible.get(placement.network):
             return reason
         level = placement.baseline_level or placement.network
         # Everything but a clean baseline runs under an engine's rules, which are verified.
         needs = ["rules"] if level != "clean" else []
-        needs += runtime.needs
+        needs += ["docker"] if docker else []
         needs += [f"runtime:{placement.runtime}", _NEEDS.get(level, f"network:{level}")]
         needs += [f"storage:{placement.storage}"] if placement.storage else []
         needs += ["realtime"] if placement.limits.fifo else []
-        needs += ["network:nat"] if level == "nat" and not runtime.publishes_ports else []
+        needs += ["network:nat"] if level == "nat" and not docker else []
         return next((self.missing[name] for name in needs if name in self.missing), None)
 
     def cpus(self, role: str, affinity: str) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 
+from labkit.errors import UNPACKAGED
 from labkit.hosts import Host, LocalHost, script
 from labkit.rig.lock import is_root
-from labkit.runtimes.networks import EXTERNAL
 
 #: What a network needs of the kernel: the probe, and how a message names what it tries.
 _NEEDS = {
     "macvlan": {"macvlan": "macvlan devices"},
     "overlay": {"vxlan": "VXLAN devices"},
 }
+
+_NO_WEAVE = f"Weave Net's router, weaver, is not on the host; {UNPACKAGED}"
 
 # Nothing is sent: the namespace has no link to another, and ends with the script.
 _PROBE = r"""
@@ -59,9 +61,7 @@ def missing_networks(host: Host | None = None) -> dict[str, str]:
     host = host or LocalHost()
     answers = host.run("unshare", "--net", *script(_PROBE), check=False).stdout
     has_weave = host.run(*script(_HAS, "weaver"), check=False).status == 0
-    return parse_missing_networks(answers) | (
-        {} if has_weave else {"network:weave": EXTERNAL["weave"]}
-    )
+    return parse_missing_networks(answers) | ({} if has_weave else {"network:weave": _NO_WEAVE})
 
 
 def parse_missing_networks(text: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from labkit.rig.base import Rig
 from labkit.rig.checks import Seen
 from labkit.rig.images import Say
 from labkit.rig.rigfile import EngineMachine, Machine, RigFile, read_rigfile
-from labkit.runtimes.daemonless import withdraw
+from labkit.runtimes.jobs import withdraw
 
 PEER, COLLECTOR = "peer", "collector"
 #: Seconds after a boot for which a host may not yet be as its table says, and between two looks.

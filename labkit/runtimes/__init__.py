@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from labkit.errors import UNPACKAGED
 from labkit.hosts import Host, script
 from labkit.runtimes.bare import Bare
 from labkit.runtimes.base import Engine, Instance, Server, placed
@@ -13,12 +12,10 @@ from labkit.runtimes.rkt import Rkt
 __all__ = ["RUNTIMES", "Engine", "Instance", "Server", "placed", "unavailable"]
 
 #: Every engine by the name that placements have for it.
-RUNTIMES: dict[str, Engine] = {
-    "bare": Bare(),
-    "docker": Docker(),
-    "lxc": Lxc(),
-    "rkt": Rkt(),
-}
+RUNTIMES: dict[str, Engine] = {"bare": Bare(), "docker": Docker(), "lxc": Lxc(), "rkt": Rkt()}
+#: Prints the programs that are not there; the shell of a user may not look where root's are.
+_ABSENT = """PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+for program; do command -v "$program" >/dev/null || echo "$program"; done"""
 
 
 def unavailable(host: Host) -> dict[str, str]:
@@ -26,15 +23,11 @@ def unavailable(host: Host) -> dict[str, str]:
 
     Docker is not among them: whether it runs is the rig's own capability ``docker``.
     """
-    wanted = {name: engine for name, engine in RUNTIMES.items() if not engine.needs}
-    programs = [program for engine in wanted.values() for program in engine.programs]
-    # The shell of a user may not look where the programs of root are.
-    look = """PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
-    for program; do command -v "$program" >/dev/null || echo "$program"; done"""
-    absent = host.run(*script(look, *programs)).stdout.split()
-    reasons = {}
-    for name, engine in wanted.items():
-        remedy = f"its package is {engine.package}" if engine.package else UNPACKAGED
-        if missing := [program for program in engine.programs if program in absent]:
-            reasons[f"runtime:{name}"] = f"{missing[0]} is not on the host; {remedy}"
-    return reasons
+    programs = [program for engine in RUNTIMES.values() for program in engine.programs]
+    absent = host.run(*script(_ABSENT, *programs)).stdout.split()
+    return {
+        f"runtime:{name}": f"{program} is not on the host; {remedy}"
+        for name, engine in RUNTIMES.items()
+        for program, remedy in engine.programs.items()
+        if program in absent
+    }

@@ -12,7 +12,6 @@ from labkit.errors import HostUnreachable, PlacementError
 from labkit.hosts import Host
 from labkit.hosts.target import Image, Network, Target
 from labkit.placement import Placement, Workload
-from labkit.runtimes.networks import NEVER, network_of, reached_at
 from labkit.runtimes.verify import Facts, differences, raise_different
 
 
@@ -32,20 +31,17 @@ class Instance:
     @property
     def network(self) -> Network | None:
         """The placement's network, None for the host's; `PlacementError` if it is not set up."""
-        if self.placement.network == "host":
-            return None
-        return network_of(self.target, self.placement)
+        kind = self.placement.network
+        return None if kind == "host" else network_of(self.target, kind)
 
     @property
     def image(self) -> Image:
         """The workload's image on the host; `PlacementError` if there is none."""
-        if self.workload.image not in self.target.images:
-            raise PlacementError(
-                f"there is no image {self.workload.image!r}",
-                where=f"host {self.target.host.name}",
-                remedy="open the rig anew, which builds it from containers/",
-            )
-        return self.target.images[self.workload.image]
+        name, images = self.workload.image, self.target.images
+        if name not in images:
+            where, remedy = f"host {self.target.host.name}", f"one of {', '.join(images)}"
+            raise PlacementError(f"there is no image {name!r}", where=where, remedy=remedy)
+        return images[name]
 
     @property
     def folder(self) -> str:
@@ -103,19 +99,10 @@ class Engine(ABC):
     It keeps nothing: by an instance's label it finds on the host what belongs to it.
     """
 
-    #: Networks that it cannot have on any rig, with the reason, besides those in `NEVER`.
+    #: Networks that it cannot have on any rig, with the reason.
     impossible: ClassVar[Mapping[str, str]] = {}
-    #: The programs that a host needs for it, and their Debian package, if there is one.
-    programs: ClassVar[tuple[str, ...]] = ()
-    package: ClassVar[str] = ""
-    #: Capabilities that a rig needs for it besides ``runtime:NAME``.
-    needs: ClassVar[tuple[str, ...]] = ()
-    #: Whether it publishes ports itself; otherwise the rig sets up a network for that.
-    publishes_ports: ClassVar[bool] = True
-
-    def infeasible(self, network: str) -> str:
-        """Return why it can never have a network; "" if it can."""
-        return NEVER.get(network, "") or self.impossible.get(network, "")
+    #: The programs that a host needs for it, each with the remedy where it is missing.
+    programs: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def start(self, instance: Instance) -> Started:
@@ -148,6 +135,25 @@ class Engine(ABC):
         )
 
 
+def network_of(target: Target, name: str) -> Network:
+    """Return a network of a host; raise `PlacementError` if it is not set up."""
+    if name not in target.networks:
+        raise PlacementError(
+            f"network {name!r} is not set up",
+            where=f"host {target.host.name}",
+            remedy=f'with lab.networks(["{name}"]): ...; for the bridge of a real machine name '
+            "bridge_port and bridge_address in rig.toml",
+        )
+    return target.networks[name]
+
+
+def reached_at(target: Target, placement: Placement) -> str:
+    """Return the address at which a client reaches a placement."""
+    if placement.network in ("host", "nat"):
+        return target.address
+    return network_of(target, placement.network).address(target.place)
+
+
 def observed(instance: Instance, started: Started, facts: Facts) -> dict[str, Any]:
     """Return the arguments of the agent's ``observe`` for what is expected of a placement."""
     target, workload = instance.target, instance.workload
@@ -173,11 +179,8 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
     place = {"pid": started.pid, "port": workload.port, "protocol": workload.protocol}
     waiting: dict[str, Any] = {**place, "argv": list(workload.argv), "seconds": seconds}
     if why := host.call("await_ready", **waiting):
-        raise PlacementError(
-            f"{workload.argv[0]} did not become ready",
-            where=f"host {host.name}, process {started.pid}",
-            why=why,
-        )
+        where = f"host {host.name}, process {started.pid}"
+        raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)
 
 
 @contextmanager

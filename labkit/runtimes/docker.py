@@ -1,4 +1,8 @@
-"""Docker containers."""
+"""Docker containers, and what is mounted at their ``/data``.
+
+With the engine's own driver nothing is mounted: ``/data`` is in the container's own layer. A mount
+contains the image's files of ``/data``, as Docker fills a new volume.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,10 @@ from collections.abc import Sequence
 
 from labkit.errors import PlacementError
 from labkit.hosts import Result, script
-from labkit.hosts.target import Target
-from labkit.runtimes import expect
+from labkit.hosts.target import Image, Storage, Target
+from labkit.placement import UNIONS
+from labkit.runtimes import verify
 from labkit.runtimes.base import Engine, Instance, Started
-from labkit.runtimes.networks import published
-from labkit.runtimes.storage import data_options, data_source, release
-from labkit.runtimes.verify import Facts
 
 #: The OCI runtime that starts containers, and the program that holds them.
 OCI_RUNTIME, HOLDER = "runc", "containerd-shim"
@@ -28,10 +30,6 @@ done"""
 
 class Docker(Engine):
     """Starts containers by the engine's command line on the host."""
-
-    programs = ("docker",)
-    package = "docker.io"
-    needs = ("docker",)
 
     def start(self, instance: Instance) -> Started:
         """Run the container detached."""
@@ -53,7 +51,7 @@ class Docker(Engine):
         remove = ("rm", "--force", "--volumes", PREFIX + instance.label)
         done = _docker(instance.target, *remove)
         # A process that waits for a hanging FUSE file system can be killed only after its unmount.
-        release(instance.target, instance.label)
+        release_data(instance.target, instance.label)
         if done.status != 0 and "No such container" not in done.stderr:
             done = _docker(instance.target, *remove)
         if "No such container" not in done.stderr:
@@ -74,13 +72,12 @@ class Docker(Engine):
         argv = script(_CHURN, PREFIX + instance.label, *self.options(instance))
         return ["env", f"DOCKER_HOST={instance.target.engine}", *argv]
 
-    def expect(self, instance: Instance, started: Started) -> Facts:
+    def expect(self, instance: Instance, started: Started) -> verify.Facts:
         """Return the facts of a container on each network."""
         storage, image = instance.target.storage, instance.image
-        own = instance.placement.network in ("host", "nat")
+        network = None if instance.placement.network == "nat" else instance.network
         facts = {
-            **expect.of_container(instance, started.container, HOLDER),
-            **expect.of_network(instance, None if own else instance.network),
+            **verify.of_container(instance, network, started.container, HOLDER),
             "image": image.digest,
             "OCI runtime": OCI_RUNTIME,
         }
@@ -116,16 +113,20 @@ class Docker(Engine):
 
     def network(self, instance: Instance) -> list[str]:
         """Return the options of the placement's network."""
+        target, workload = instance.target, instance.workload
         if instance.placement.network == "nat":
-            return ["--network", "bridge", *published(instance.target, instance.workload)]
+            port = f"{target.address}:{workload.port}:{workload.port}"
+            ports = [f"{port}/{one}" for one in workload.protocols if workload.port]
+            return ["--network", "bridge", *(word for one in ports for word in ("--publish", one))]
         if not (network := instance.network):
             return ["--network", "host"]
-        return ["--network", network.engine, "--ip", network.address(instance.target.place)]
+        return ["--network", network.engine, "--ip", network.address(target.place)]
 
 
-def _docker(target: Target, *argv: str) -> Result:
+def _docker(target: Target, *argv: str, timeout: float = 60.0) -> Result:
     """Run a command of the target's engine; its failure is in the result."""
-    return target.host.run("docker", *argv, env={"DOCKER_HOST": str(target.engine)}, check=False)
+    env = {"DOCKER_HOST": str(target.engine)}
+    return target.host.run("docker", *argv, env=env, check=False, timeout=timeout)
 
 
 def _disk(target: Target) -> str:
@@ -135,3 +136,73 @@ def _disk(target: Target) -> str:
     device = found.split()[-1]
     whole = target.host.run("lsblk", "-n", "-d", "-o", "PKNAME", device).stdout.strip()
     return f"/dev/{whole}" if whole else device
+
+
+def data_options(target: Target, image: Image, label: str) -> list[str]:
+    """Create what the storage needs, and return the options of ``docker run`` that mount it."""
+    storage = target.storage
+    if storage is None or storage.name == storage.driver:
+        return []
+    if storage.name == "volume":
+        return ["--mount", "type=volume,dst=/data"]  # anonymous: it goes with its container
+    source = data_source(storage, image, label)
+    if storage.name in UNIONS:
+        _mount_union(target, image, _union(storage, label))
+    elif target.host.run("test", "-d", source, check=False).status != 0:
+        _copy_data(target, image, source)
+    return ["--mount", f"type=bind,src={source},dst=/data"]
+
+
+def data_source(storage: Storage, image: Image, label: str) -> str:
+    """Return what is mounted, or the engine's folder of it; "" for the engine's driver."""
+    name = f"{image.name}-{image.digest.rpartition(':')[2][:12]}"
+    sources = {"bind": f"{storage.directory}/bind/{name}", "volume": "volumes"}
+    sources |= dict.fromkeys(UNIONS, f"{_union(storage, label)}/union")
+    return sources.get(storage.name, "")
+
+
+def _union(storage: Storage, label: str) -> str:
+    return f"{storage.directory}/unions/{label}"
+
+
+def _copy_data(target: Target, image: Image, place: str) -> None:
+    """Copy an image's files of /data; the directory gets its name last, when it is complete."""
+    made, run = f"{place}.new", target.host.run
+    create = ("create", "--label", "labkit=storage", image.reference, "true")
+    container = _docker(target, *create).check().stdout.strip()
+    run("rm", "-rf", "--", made)
+    run("mkdir", "-p", made)
+    _docker(target, "export", "--output", f"{made}.tar", container, timeout=600).check()
+    _docker(target, "rm", container).check()
+    run("tar", "-x", "-C", made, "--strip-components=1", "-f", f"{made}.tar", "data", timeout=600)
+    run("rm", f"{made}.tar")
+    run("mv", made, place)
+
+
+def _mount_union(target: Target, image: Image, place: str) -> None:
+    """Mount the files of /data in the layers that the engine's own driver keeps.
+
+    They are read-only, the uppermost first; above them is an empty directory to write to.
+    """
+    keys, run = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}", target.host.run
+    kept = _docker(target, "image", "inspect", "--format", keys, image.reference).check().stdout
+    layers = [one for one in kept.strip().split(":") if one.startswith("/")]
+    named = ("-maxdepth", "1", "-type", "d", "-name", "data")
+    lower = run("find", *layers, *named).stdout.splitlines()
+    written, work, union = (f"{place}/{name}" for name in ("written", "work", "union"))
+    run("mkdir", "-p", written, work, union)
+    if target.storage and target.storage.name == "aufs":
+        branches = ":".join([f"{written}=rw", *(f"{layer}=ro" for layer in lower)])
+        run("mount", "-t", "aufs", "-o", f"br={branches}", "none", union)
+    else:
+        over = f"lowerdir={':'.join(lower)},upperdir={written},workdir={work}"
+        run("fuse-overlayfs", "-o", over, union)
+
+
+def release_data(target: Target, label: str) -> None:
+    """Remove the container's union, if it has one."""
+    if target.storage and target.storage.name in UNIONS:
+        place, run = _union(target.storage, label), target.host.run
+        if run("umount", f"{place}/union", check=False).status != 0:  # busy, or never mounted
+            run("umount", "--lazy", f"{place}/union", check=False)
+        run("rm", "-rf", "--one-file-system", "--", place)

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from labkit.hosts import script
-from labkit.runtimes import networks
-from labkit.runtimes.bare import limit_files
 from labkit.runtimes.base import Instance
-from labkit.runtimes.daemonless import MONITOR, Daemonless, files_of
+from labkit.runtimes.jobs import Jobs, limit_files
 
-#: LXC's default seccomp filter.
-_SECCOMP = "/usr/share/lxc/config/common.seccomp"
-
+#: The files with limits that only one version of control groups has.
+_VERSION1 = ("cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us", "memory.limit_in_bytes")
+_VERSION2 = ("cpu.weight", "cpu.max", "memory.max")
 # Runs a command where /sys shows the network namespace that it is in.
 _OWN_SYSFS = """mkdir -p "$1"; mount --rbind /sys/fs/cgroup "$1"
 mount -t sysfs sysfs /sys
@@ -22,24 +20,20 @@ shift; exec "$@"
 """
 
 
-class Lxc(Daemonless):
+class Lxc(Jobs):
     """Starts application containers by ``lxc-start``."""
 
-    impossible: ClassVar[dict[str, str]] = networks.no_swarm(
-        "LXC has no network of its own between hosts; Swarm's are Docker's"
-    )
-    programs = ("lxc-start",)
-    package = "lxc"
+    programs: ClassVar = {"lxc-start": "its package is lxc"}
     holder = "lxc-start"
 
-    def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
+    def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Write the container's configuration, and return the command that starts it."""
-        host, label, folder = instance.target.host, instance.label, files_of(instance)
-        network = instance.network
-        file = f"{folder}/{label}/config"
-        host.run("mkdir", "-p", f"{folder}/{label}/upper")
-        host.run("tee", file, input="\n".join([*_settings(instance), ""]))
-        start = ["lxc-start", "-F", "-P", folder, "-n", label, "-f", file, "--", *command]
+        host, folder, name = instance.target.host, instance.folder, instance.label
+        network, file = instance.network, f"{folder}/{name}/config"
+        host.run("mkdir", "-p", f"{folder}/{name}/upper")
+        lines = [f"lxc.{key} = {value}\n" for key, value in _settings(instance).items()]
+        host.run("tee", file, input="".join(lines))
+        start = ["lxc-start", "-F", "-P", folder, "-n", name, "-f", file, "--", *argv]
         link = (network.bridge or network.parent) if network else "lo"
         # Its tools look for the bridge in /sys, which in a namespace of the rig is another host's.
         if host.call("read", path=f"/sys/class/net/{link}/ifindex"):
@@ -49,54 +43,51 @@ class Lxc(Daemonless):
 
     def end(self, instance: Instance) -> None:
         """Kill the container."""
-        named = ("-P", files_of(instance), "-n", instance.label)
+        named = ("-P", instance.folder, "-n", instance.label)
         instance.target.host.run("lxc-stop", "-k", *named, check=False)
+
+    def clear(self, instance: Instance) -> None:
+        """Remove the control group of the holder."""
+        instance.target.host.call("remove_group", group=f"{instance.group}-monitor")
 
     def logs(self, instance: Instance) -> str:
         """Return what the container printed to its console, and what the holder printed."""
-        console = f"{files_of(instance)}/console"
+        console = f"{instance.folder}/console"
         shown = instance.target.host.run("cat", console, check=False).stdout
         return shown + super().logs(instance)
 
 
-def _settings(instance: Instance) -> list[str]:
+def _settings(instance: Instance) -> dict[str, str]:
     """Return the container's configuration, with limits for the host's version of groups."""
-    folder, group = files_of(instance), instance.group.lstrip("/")
-    settings = {
+    host, folder, group = instance.target.host, instance.folder, instance.group.lstrip("/")
+    version2 = host.call("read", path="/sys/fs/cgroup/cgroup.controllers")
+    key, other = ("cgroup2", _VERSION1) if version2 else ("cgroup", _VERSION2)
+    limits = limit_files(instance.target, instance.placement.limits)
+    return {
         "uts.name": instance.label,
         "rootfs.path": f"overlay:{instance.image.rootfs}:{folder}/{instance.label}/upper",
         "mount.auto": "proc:mixed sys:ro",
-        "seccomp.profile": _SECCOMP,
+        "seccomp.profile": "/usr/share/lxc/config/common.seccomp",
         "cap.drop": "mac_admin mac_override sys_time sys_module sys_rawio",
         "cgroup.dir.container": group,
-        "cgroup.dir.monitor": f"{group}{MONITOR}",
+        "cgroup.dir.monitor": f"{group}-monitor",
         "console.logfile": f"{folder}/console",
         **_interface(instance),
+        **{f"{key}.{name}": value for name, value in limits.items() if name not in other},
     }
-    version2 = instance.target.host.call("read", path="/sys/fs/cgroup/cgroup.controllers")
-    key, other = ("cgroup2", _VERSION1) if version2 else ("cgroup", _VERSION2)
-    limits = limit_files(instance.target, instance.placement.limits)
-    settings |= {f"{key}.{name}": x for name, x in limits.items() if name not in other}
-    return [f"lxc.{name} = {value}" for name, value in settings.items()]
-
-
-#: The files with limits that only one version of control groups has.
-_VERSION1 = ("cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us", "memory.limit_in_bytes")
-_VERSION2 = ("cpu.weight", "cpu.max", "memory.max")
 
 
 def _interface(instance: Instance) -> dict[str, str]:
     network, place = instance.network, instance.target.place
     if network is None:
         return {"net.0.type": "none"}
-    device = "macvlan" if network.parent else "veth"
-    settings = {
-        "net.0.type": device,
+    return {
+        "net.0.type": "macvlan" if network.parent else "veth",
         "net.0.name": "eth0",
         "net.0.flags": "up",
         "net.0.link": network.parent or network.bridge,
         "net.0.hwaddr": network.hardware(place),
         "net.0.ipv4.address": f"{network.address(place)}/{network.prefix}",
+        **({"net.0.macvlan.mode": "bridge"} if network.parent else {}),
+        **({"net.0.ipv4.gateway": network.gateway} if network.gateway else {}),
     }
-    settings |= {"net.0.macvlan.mode": "bridge"} if device == "macvlan" else {}
-    return settings | ({"net.0.ipv4.gateway": network.gateway} if network.gateway else {})

@@ -9,31 +9,37 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from labkit.errors import UNPACKAGED
 from labkit.hosts.target import Network
-from labkit.runtimes import networks
-from labkit.runtimes.bare import in_group
 from labkit.runtimes.base import Instance, Started
-from labkit.runtimes.daemonless import Daemonless, files_of
+from labkit.runtimes.jobs import Jobs, in_group
 from labkit.runtimes.verify import Facts
 
 #: Placements that start at the same time store their image once.
 _STORING = threading.Lock()
+#: rkt's own filter is a list of what was allowed in 2016, under which no current libc starts: what
+#: it forbids by name is what Docker forbids.
+_SECCOMP = {"name": "os/linux/seccomp-remove-set", "value": {"set": ["@rkt/default-blacklist"]}}
+_MANIFEST = {
+    "acKind": "ImageManifest",
+    "acVersion": "0.8.11",
+    "name": "labkit/image",
+    "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": "amd64"}],
+    "app": {"exec": ["/bin/true"], "user": "0", "group": "0", "isolators": [_SECCOMP]},
+}
 
 
-class Rkt(Daemonless):
+class Rkt(Jobs):
     """Starts pods by ``rkt run``."""
 
-    impossible: ClassVar[dict[str, str]] = networks.no_swarm(
-        "rkt has no network of its own between hosts; Swarm's are Docker's"
-    )
-    programs = ("rkt", "systemd-nspawn")
+    programs: ClassVar = {"rkt": UNPACKAGED, "systemd-nspawn": "its package is systemd-container"}
     holder = "systemd-nspawn"
 
-    def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
+    def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Store the image, which takes seconds once, and return the command in a control group."""
-        host, folder, network = instance.target.host, files_of(instance), instance.network
+        host, folder, network = instance.target.host, instance.folder, instance.network
         image, _ = stored(instance)
         name = f"labkit-{instance.label}" if network else "host"
         host.run("mkdir", "-p", f"{folder}/net.d")
@@ -42,7 +48,7 @@ class Rkt(Daemonless):
             host.run("tee", f"{folder}/net.d/10-labkit.conf", input=conf)
         words = _rkt(instance, f"--local-config={folder}", "--insecure-options=image,paths,ondisk")
         words += ["run", f"--net={name}", f"--uuid-file-save={folder}/uuid", "--dns=none"]
-        words += ["--hostname=labkit", image, f"--exec=/usr/bin/{command[0]}", "--", *command[1:]]
+        words += ["--hostname=labkit", image, f"--exec=/usr/bin/{argv[0]}", "--", *argv[1:]]
         return in_group(instance, words)
 
     def attach(self, instance: Instance, pid: int) -> None:
@@ -61,35 +67,17 @@ class Rkt(Daemonless):
 
     def end(self, instance: Instance) -> None:
         """Stop the pod: the job's own end would leave what systemd-nspawn started."""
-        words = ["stop", "--force", f"--uuid-file={files_of(instance)}/uuid"]
+        words = ["stop", "--force", f"--uuid-file={instance.folder}/uuid"]
         instance.target.host.run(*_rkt(instance), *words, check=False)
 
     def clear(self, instance: Instance) -> None:
         """Remove the pod, by the host in whose network its interfaces are."""
-        host, file = instance.target.host, f"{files_of(instance)}/uuid"
+        host, file = instance.target.host, f"{instance.folder}/uuid"
         if pod := host.call("read", path=file):
             host.run(*_rkt(instance), "rm", f"--uuid-file={file}", check=False)
             # Where /run is on a disk, systemd-nspawn leaves this.
             host.run("rm", "-rf", "--", f"/run/systemd/nspawn/propagate/rkt-{pod}")
         host.run("rm", "-rf", "--", f"/var/lib/cni/networks/labkit-{instance.label}")
-
-
-#: rkt's own filter is a list of what was allowed in 2016, under which no current libc starts: what
-#: it forbids by name is what Docker forbids.
-_MANIFEST = {
-    "acKind": "ImageManifest",
-    "acVersion": "0.8.11",
-    "name": "labkit/image",
-    "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": "amd64"}],
-    "app": {
-        "exec": ["/bin/true"],
-        "user": "0",
-        "group": "0",
-        "isolators": [
-            {"name": "os/linux/seccomp-remove-set", "value": {"set": ["@rkt/default-blacklist"]}}
-        ],
-    },
-}
 
 
 def stored(instance: Instance) -> tuple[str, str]:
@@ -128,15 +116,14 @@ def _rkt(instance: Instance, *options: str) -> list[str]:
     return ["rkt", f"--dir={_store(instance)}/data", *options]
 
 
-def _network(instance: Instance, network: Network, name: str) -> dict[str, object]:
+def _network(instance: Instance, network: Network, name: str) -> dict[str, Any]:
     """Return the configuration of a CNI network with a single address."""
     address = network.address(instance.target.place)
-    routes = (
-        {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway} if network.gateway else {}
-    )
-    ipam = {"type": "host-local", "subnet": network.subnet}
+    ipam: dict[str, Any] = {"type": "host-local", "subnet": network.subnet}
     ipam |= {"rangeStart": address, "rangeEnd": address}
-    device: dict[str, object] = {"type": "bridge", "bridge": network.bridge}
-    if instance.placement.network == "macvlan":
+    if network.gateway:
+        ipam |= {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway}
+    device = {"type": "bridge", "bridge": network.bridge}
+    if network.parent:
         device = {"type": "macvlan", "master": network.parent, "mode": "bridge"}
-    return {"name": name, **device, "ipam": ipam | routes}
+    return {"name": name, **device, "ipam": ipam}

@@ -1,20 +1,21 @@
-"""Verification: an engine's expectation and two observations of a placement, all flat mappings.
+"""Verification: the facts that a placement's label implies, and two observations of it.
 
-The agent's `observe` reads a placement where it runs. When it starts, it is compared with what its
-label says; at the end of a window, with what was observed at its beginning. In the second
-comparison every fact counts, but for the flows that address translation has counted.
-
-Of a host without a placement, `observe_host` reads links, rules and settings. Not comparable are
-the host's ends of other containers, which come and go, and a client inside a container: its engine
-starts it elsewhere, so that nothing but its control group is known.
+The agent's `observe` reads a placement where it runs. When it starts, that is compared with the
+facts here; at the end of a window, with the first observation, of which every fact counts but the
+flows that address translation has counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ManipulationError
+from labkit.hosts.target import Network, weight
+from labkit.placement import Limits, format_cpus, parse_cpus
+
+if TYPE_CHECKING:
+    from labkit.runtimes.base import Instance
 
 #: The words for each fact that is expected; one of several for a tuple.
 Facts = Mapping[str, str | tuple[str, ...]]
@@ -22,6 +23,86 @@ Facts = Mapping[str, str | tuple[str, ...]]
 COUNTED = "flows "
 #: Differences that a message lists.
 LISTED = 4
+#: Sizes of pages, to which the kernel rounds a memory limit down.
+PAGES = (4096, 16384, 65536)
+
+
+def of_process(instance: Instance, network: Network | None) -> Facts:
+    """Return the facts of a process and its network, made by the rig unless that is None."""
+    target, workload, placement = instance.target, instance.workload, instance.placement
+    fifo, kind = placement.limits.fifo, placement.network
+    facts = {
+        "state": "running",
+        "allowed CPUs": format_cpus(parse_cpus(instance.cpus)),
+        "scheduling class": f"fifo {fifo}" if fifo else "other 0",
+        "CPU quota": "none",
+        "network": "the host's" if kind == "host" else "its own",
+    }
+    if workload.port:
+        facts[f"listens on {workload.port}/{workload.protocol}"] = "yes"
+    if workload.port and kind == "nat":
+        facts |= {f"NAT from {target.address} {one}": "to it" for one in workload.protocols}
+    elif workload.port:
+        facts[f"NAT of port {workload.port}"] = "none"
+    if network is None:
+        return facts
+    # By another port, packets could take another way than the one that the label names.
+    others = {port for one in target.networks.values() for port in (one.port, one.parent)}
+    return {
+        **facts,
+        f"address {network.address(target.place)}": "yes",
+        **of_bridge(network, others - {"", network.port}),
+        **of_tunnel(network),
+    }
+
+
+def of_bridge(network: Network, others: Iterable[str]) -> Facts:
+    """Return the facts of the host's bridge, or of the interface that a macvlan is on."""
+    if network.parent:
+        return {f"macvlan of {network.parent}": "bridge"}
+    if not network.bridge:
+        return {}
+    facts = {f"{port} on {network.bridge}": "none" for port in sorted(others)}
+    facts |= {f"{network.port} on {network.bridge}": "yes"} if network.port else {}
+    return {**facts, f"bridge {network.bridge}": "yes"}
+
+
+def of_tunnel(network: Network) -> Facts:
+    """Return the facts of a network between hosts: where its tunnel or its router leads."""
+    if network.router:
+        return {f"router to {end}": ("fastdp", "sleeve") for end in network.remotes}
+    if not (network.remotes or network.sandboxes):
+        return {}
+    return {"tunnel": "yes", **{f"tunnel to {end}": "yes" for end in network.remotes}}
+
+
+def of_container(instance: Instance, network: Network | None, group: str, holder: str) -> Facts:
+    """Return the facts of a container; `holder` is the program that its engine holds it by."""
+    return {
+        **of_process(instance, network),
+        **of_limits(instance.placement.limits),
+        "mounts": "its own",
+        "seccomp filter": "yes",
+        "engine rules": "yes",
+        "control group": group,
+        f"held by {holder}": "yes",
+    }
+
+
+def of_limits(limits: Limits) -> Facts:
+    """Return the facts of a control group with limits, for either version."""
+    memory, shares = limits.memory or 0, limits.shares
+    weights: tuple[str, ...] = ("1024 shares", "100 weight", "none")
+    if shares:
+        converted = {weight(shares, linear=old) for old in (True, False)}
+        weights = (f"{shares} shares", *(f"{one} weight" for one in converted))
+    return {
+        "CPU quota": f"{limits.quota_us}/{limits.period_us} us" if limits.quota_us else "none",
+        "CPU weight": weights,
+        "memory limit": tuple(str(memory - memory % page) for page in PAGES) if memory else "none",
+        "limit of read requests": str(limits.reads_per_s or "none"),
+        **({"cpuset": format_cpus(parse_cpus(limits.cpuset))} if limits.cpuset else {}),
+    }
 
 
 def differences(expected: Facts, observed: Mapping[str, str]) -> list[str]:

@@ -63,7 +63,7 @@ def make_rig(facts: Mapping[str, Any], targets: Mapping[str, Any], **options: An
 
 def cannot_have(engine: str, network: str) -> str:
     """Return why an engine never has a network, or an empty string."""
-    return RUNTIMES[engine].infeasible(network)
+    return RUNTIMES[engine].impossible.get(network, "")
 
 
 def life(

@@ -18,12 +18,12 @@ from labkit.campaign import treatments
 from labkit.campaign import trial as trials
 from labkit.campaign.runner import LOSSES
 from labkit.campaign.study import Study
-from labkit.campaign.treatments import Treatment
+from labkit.campaign.treatments import CPU_SLOW, Treatment
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import CpusDisturbed, ManipulationError, PlanMismatch, UsageError
 from labkit.hosts import LocalHost, Result
-from labkit.placement import CPU_SLOW, bare, docker
+from labkit.placement import bare, docker
 from labkit.rig.base import Rig
 from labkit.runtimes import Server
 from labkit.tools.base import Measurement

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from labkit.hosts import LocalHost, cache_line
-from labkit.hosts.cache_line import command, timings
-from labkit.placement import LEAST_NS, least_read, parse_cpus
+from labkit.hosts.cache_line import LEAST_NS, command, least_read, timings
+from labkit.placement import parse_cpus
 from labkit.rig.base import Rig
 
 CPUINFO = Path("/proc/cpuinfo")

@@ -1,0 +1,145 @@
+"""Placements that are detached jobs: processes, and containers whose engine has no daemon.
+
+Such an engine has a program that holds a container, in the foreground of the job. It publishes no
+ports, so that labkit does it with firewall rules.
+"""
+
+from __future__ import annotations
+
+import shlex
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from labkit.errors import CommandFailed, PlacementError
+from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts.target import Target
+from labkit.placement import Limits
+from labkit.runtimes import verify
+from labkit.runtimes.base import Engine, Instance, Started
+
+_NAT = ("iptables", "-w", "-t", "nat")
+#: Runs a command in the control groups of the folders before ``--``.
+_JOIN = """while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done
+shift
+exec "$@"
+"""
+
+
+def withdraw(host: Host, label: str, *, exact: bool = False) -> list[str]:
+    """Remove the rules that publish ports of labels that begin so, or are so; return the rules."""
+    listed = host.run(*_NAT, "-S", "PREROUTING").stdout.splitlines()
+    rules = [shlex.split(line)[1:] for line in listed if f"labkit={label}" in line]
+    removed = [rule for rule in rules if not exact or f"labkit={label}" in rule]
+    for rule in removed:
+        host.run(*_NAT, "-D", *rule)
+    return [" ".join(rule) for rule in removed]
+
+
+def _publish(instance: Instance, address: str) -> None:
+    """Add the rules that lead from the host's port to a container's; `withdraw` finds them."""
+    port, mark = str(instance.workload.port), f"labkit={instance.label}"
+    for protocol in instance.workload.protocols if instance.workload.port else ():
+        flows = ("-d", instance.target.address, "-p", protocol, "--dport", port)
+        to = ("-m", "comment", "--comment", mark, "-j", "DNAT", "--to-destination")
+        instance.target.host.run(*_NAT, "-A", "PREROUTING", *flows, *to, f"{address}:{port}")
+
+
+class Jobs(Engine):
+    """Starts each workload as a job, or a program as one that holds its container."""
+
+    impossible: ClassVar[dict[str, str]] = {
+        "overlay": "it has no network of its own between hosts; Swarm's are Docker's",
+        "weave": "Weave Net is a plugin of the Docker Engine",
+    }
+    #: The name of that program's process, if there is one.
+    holder: ClassVar[str] = ""
+
+    @abstractmethod
+    def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
+        """Return the host's command that runs `argv` in the placement, in the foreground."""
+
+    def attach(self, instance: Instance, pid: int) -> None:
+        """Assign the container's address, if its engine does not."""
+
+    def end(self, instance: Instance) -> None:
+        """End the container, if there is one, by its own engine: its holder does not on TERM."""
+
+    def clear(self, instance: Instance) -> None:
+        """Remove what the engine keeps of a container whose holder has ended."""
+
+    def start(self, instance: Instance) -> Started:
+        """Start the job, and find the process of a workload that has a holder."""
+        network, host = instance.network, instance.target.host
+        argv = self.command(instance, ["taskset", "-c", instance.cpus, *instance.workload.argv])
+        job = start_job(host, argv, directory=instance.folder, label=instance.label)
+        if not self.holder:
+            return Started(job.pid)
+        try:
+            # A holder that fails is seen at once: only a busy machine takes long.
+            wanted = list(instance.workload.argv)
+            pid = host.call("find_workload", holder=job.pid, argv=wanted, timeout=90)
+        except CommandFailed as error:
+            raise PlacementError(
+                f"{instance.placement.label} did not start",
+                where=f"host {host.name}",
+                why=f"{error.why}: {self.logs(instance)}".strip()[-1200:],
+            ) from error
+        if network:
+            self.attach(instance, pid)
+        if network and network.name == "nat":
+            _publish(instance, network.address(instance.target.place))
+        return Started(pid)
+
+    def stop(self, instance: Instance) -> None:
+        """End the job and its container, and remove its rules, control group and directory."""
+        host = instance.target.host
+        if instance.placement.network == "nat":
+            withdraw(host, instance.label, exact=True)
+        self.end(instance)
+        Job(host, instance.folder).stop()
+        self.clear(instance)
+        host.call("remove_group", group=instance.group)
+        host.run("rm", "-rf", "--one-file-system", "--", instance.folder)
+
+    def logs(self, instance: Instance) -> str:
+        """Return what the job printed on both streams."""
+        files = (f"{instance.folder}/stdout", f"{instance.folder}/stderr")
+        return instance.target.host.run("cat", *files, check=False).stdout
+
+    def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
+        """Raise `PlacementError`: of containers, commands run inside Docker's only."""
+        raise PlacementError(
+            f"cannot run a client inside a container of {instance.placement.runtime}",
+            remedy="place the client with docker(...)",
+        )
+
+    def expect(self, instance: Instance, started: Started) -> verify.Facts:
+        """Return the facts of a container on each network."""
+        facts = verify.of_container(instance, instance.network, instance.group, self.holder)
+        return {**facts, "layer over": instance.image.rootfs}
+
+
+def in_group(instance: Instance, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs `argv` in the instance's control group, with its limits.
+
+    The group is made if it is not there.
+    """
+    limits = limit_files(instance.target, instance.placement.limits)
+    folders = instance.target.host.call("make_group", group=instance.group, limits=limits)
+    return list(script(_JOIN, *folders, "--", *argv))
+
+
+def limit_files(target: Target, limits: Limits) -> dict[str, str]:
+    """Return limits as the files of a control group in both versions."""
+    values = {
+        "cpuset.cpus": limits.cpuset,
+        "cpu.shares": limits.shares,
+        "cpu.weight": target.cpu_weight(limits.shares),
+        "cpu.cfs_period_us": limits.period_us,
+        "cpu.cfs_quota_us": limits.quota_us,
+        "cpu.max": limits.quota_us and f"{limits.quota_us} {limits.period_us}",
+        "memory.limit_in_bytes": limits.memory,
+        "memory.max": limits.memory,
+    }
+    return {name: str(value) for name, value in values.items() if value}
