@@ -34,23 +34,21 @@ _FORMAT = (0xA1B23C4D, 2, 4, 1)
 #: Bytes of the file's header, and of the one before each packet.
 _HEADER, _RECORD = 24, 16
 _ETHERNET, _IPV4, _PROTOCOLS = 14, 0x0800, {"udp": 17, "tcp": 6}
+_NUMBERS = list(_PROTOCOLS.values())
+#: Bytes of UDP's payload in a frame.
+_MOST = 1472
 #: The longest headers of Ethernet, IPv4 and TCP, and a message number.
 _WIDTH = _ETHERNET + 60 + 60 + 8
 
 
 @dataclass(frozen=True, eq=False)
 class Packets:
-    """Packets in the order of the capture.
+    """Packets in the order of the capture, and flags of what it lacks.
 
-    Parameters
-    ----------
-    fields : DataFrame
-        A row a packet: `time_ns` (since 1970), and of UDP and TCP over IPv4 `src`, `dst`,
-        `protocol` (IPv4's numbers), `sport`, `dport`, `payload_length`, `number` (the first 8
-        bytes of the payload) and `numbered` (whether the capture holds them). Zeros for fragments
-        and everything else.
-    flags : tuple of str
-        That the capture is truncated or empty.
+    A row of `fields` is a packet: `time_ns` (since 1970), and of UDP and TCP over IPv4 `src`,
+    `dst`, `protocol` (IPv4's numbers), `sport`, `dport`, `payload_length` (bytes), `number` (the
+    first 8 bytes of the payload) and `numbered` (whether the capture holds them). Zeros for
+    fragments and everything else.
     """
 
     fields: pd.DataFrame
@@ -70,13 +68,9 @@ class Packets:
         return replace(self, fields=self.fields[np.asarray(which)])
 
     def where(self, **wanted: str | int) -> Packets:
-        """Return the packets whose fields have all of these values, such as one direction.
+        """Return the packets with these values: `src`, `dst`, `sport`, `dport`, `protocol`.
 
-        Parameters
-        ----------
-        **wanted : str or int
-            Addresses as `src` and `dst`, ports as `sport` and `dport`, and `protocol`, "udp" or
-            "tcp".
+        Addresses and protocols ("udp" or "tcp") are text.
         """
         keep = np.ones(len(self), dtype=np.bool_)
         for name, value in wanted.items():
@@ -110,7 +104,18 @@ def read(content: bytes) -> Packets:
     times, captured = heads[:, 0] * 1_000_000_000 + heads[:, 1], heads[:, 2]
     # The bytes after a short packet are those of the next one.
     frames = np.where(np.arange(_WIDTH) < captured[:, None], rows[:, _RECORD:], 0)
-    return Packets(_decode(frames, captured).assign(time_ns=times), tuple(flags))
+    fields = _decode(frames, captured).assign(time_ns=times)
+    ours = (frames[:, 12:14] == (8, 0)).all(axis=1) & np.isin(frames[:, 23], _NUMBERS)
+    counts = {
+        "undecoded: {} packets of UDP or TCP, damaged, cut short or in fragments": int(
+            (ours & (fields["protocol"] == 0)).sum()
+        ),
+        "merged: {} datagrams are longer than a frame, by an offload": int(
+            ((fields["protocol"] == _PROTOCOLS["udp"]) & (fields["payload_length"] > _MOST)).sum()
+        ),
+    }
+    flags += [text.format(count) for text, count in counts.items() if count]
+    return Packets(fields, tuple(flags))
 
 
 def _decode(frames: NDArray[np.uint8], captured: Ints) -> pd.DataFrame:
@@ -160,18 +165,11 @@ def alike(packets: Packets) -> tuple[pd.Series[Any], pd.Series[bool]]:
 class Paired:
     """Packets that were found on both sides, in the order in which they arrived.
 
-    Parameters
-    ----------
-    residence_ns : (n,) int64
-        From each packet's arrival to its departure, at least 0.
-    arrival, departure : (n,) int64
-        Their positions among the given arrivals and departures.
-    unmatched : tuple of int
-        Arrivals and departures that were not paired, for whatever reason.
-    flags : tuple of str
-        One for every reason for which packets were not paired.
+    `arrival` and `departure` are their positions among the given packets; `unmatched` counts the
+    arrivals and departures that were not paired, with a flag for every reason.
     """
 
+    #: From each packet's arrival to its departure, in ns, at least 0.
     residence_ns: Ints
     arrival: Ints
     departure: Ints
@@ -190,23 +188,13 @@ def pair(
     longest_ns: int = 1_000_000_000,
     in_turn: bool = False,
 ) -> Paired:
-    """Pair each packet's arrival at a system with its departure.
+    """Pair each packet's arrival at a system with its departure, both stamped by one clock.
 
-    A departure belongs to the last arrival of its key that is at most `longest_ns` before it; of
-    several the first one counts. Numbers that start over are thus distinguished by time. Where a
-    number arrives twice within `longest_ns`, a departure could be of either: neither is paired.
-
-    Parameters
-    ----------
-    arrivals, departures : Packets
-        Both directions, stamped by one clock; see `Packets.where`. In any order.
-    key : callable, optional
-        By what packets are recognised; `number` by default.
-    longest_ns : int
-        More than any packet stays, and less than it takes until a key returns, in ns.
-    in_turn : bool
-        The client has one message under way at a time, so that the next departure of a key is that
-        of its last arrival, however often keys return.
+    A departure belongs to the last arrival of its key (`number` by default) that is at most
+    `longest_ns` before it; of several the first one counts. Numbers that start over are thus
+    distinguished by time. Where a number arrives twice within `longest_ns`, neither is paired, as
+    a departure could be of either; unless the client has one message under way at a time
+    (`in_turn`).
     """
     arrived, left = (_keyed(packets, key or number()) for packets in (arrivals, departures))
     # Not by `groupby`, whose differences lose the last digits of a time in ns.
