@@ -1,16 +1,27 @@
-"""Campaigns that cannot be read: the error names the file and a remedy, and the exit code is 1."""
+"""Input that cannot be read: the error names the file and a remedy, and the exit code is 1.
+
+``LABKIT_EXAMPLES=5000`` tries that many damaged inputs of each kind.
+"""
 
 import json
 import math
 import shutil
 
+import capture_files
 import pandas as pd
 import pytest
+from damaged import damaged, survives
+from hypothesis import given
+from hypothesis import strategies as st
 from made_up import write
 
-from labkit import Study, compare, load
+from labkit import Study, compare, load, pcap
 from labkit.analysis.package import pack
 from labkit.errors import DatasetError, UsageError
+from labkit.paths import SHIPPED
+from labkit.placement import parse_cpus
+from labkit.rig.kernel_probe import parse_missing_networks
+from labkit.rig.rigfile import EXAMPLE, read_rigfile
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +34,17 @@ def good(tmp_path_factory):
     return folder / "campaign"
 
 
+@pytest.fixture
+def folder(good, tmp_path):
+    """A copy of it that a test may damage."""
+    return shutil.copytree(good, tmp_path / "campaign")
+
+
 def edited(name, change):
     """Return a function that changes a JSON file of a campaign."""
-
-    def apply(folder):
-        content = change(json.loads((folder / name).read_text()))
-        (folder / name).write_text(json.dumps(content))
-
-    return apply
+    return lambda folder: (folder / name).write_text(
+        json.dumps(change(json.loads((folder / name).read_text())))
+    )
 
 
 def without(name, key):
@@ -43,27 +57,22 @@ def written(name, data):
 
 def in_trials(change):
     """Return a function that changes the table of trials."""
-
-    def apply(folder):
-        change(pd.read_parquet(folder / "trials.parquet")).to_parquet(folder / "trials.parquet")
-
-    return apply
+    return lambda folder: change(pd.read_parquet(folder / "trials.parquet")).to_parquet(
+        folder / "trials.parquet"
+    )
 
 
 BAD = {
     "no plan": (lambda folder: (folder / "plan.json").unlink(), ""),
     "nothing": (shutil.rmtree, ""),
     "truncated": (written("plan.json", b'{"format": 2, "stu'), "plan.json"),
-    "empty": (written("plan.json", b""), "plan.json"),
     "not text": (written("plan.json", b"\xff\xfe"), "plan.json"),
     "a list": (written("plan.json", b"[1, 2]"), "plan.json"),
-    "format 1": (edited("plan.json", lambda plan: plan | {"format": 1}), "plan.json"),
     "format 99": (edited("plan.json", lambda plan: plan | {"format": 99}), "plan.json"),
     "no format": (without("plan.json", "format"), "plan.json"),
     "brackets": (written("plan.json", b"[" * 100_000), "plan.json"),
     "no study": (without("plan.json", "study"), "plan.json"),
     "no factors": (without("plan.json", "factors"), "plan.json"),
-    "no order": (without("plan.json", "order"), "plan.json"),
     "no sessions": (without("sessions.json", "sessions"), "sessions.json"),
     "sessions of format 1": (edited("sessions.json", lambda one: {"format": 1}), "sessions.json"),
     "damaged trials": (written("trials.parquet", b"PAR1" * 9), "trials.parquet"),
@@ -75,30 +84,25 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_campaign_that_cannot_be_read(name, good, tmp_path):
+def test_a_campaign_that_cannot_be_read(name, folder):
     change, file = BAD[name]
-    folder = tmp_path / "campaign"
-    shutil.copytree(good, folder)
     change(folder)
     with pytest.raises(DatasetError) as caught:
         campaign = load(folder)
         repr(campaign), campaign.sessions, campaign.complete_blocks, campaign.samples("rtt_ns")
     assert str(folder / file) in caught.value.where
-    assert caught.value.remedy
-    assert caught.value.exit_code == 1
+    assert caught.value.remedy and caught.value.exit_code == 1
 
 
-def test_a_record_of_a_trial_that_was_cut_off(good, tmp_path):
-    folder = tmp_path / "campaign"
-    shutil.copytree(good, folder)
+@pytest.mark.parametrize("text", ['{"format": 2, "ro', '{"format": 2}'])
+def test_a_record_of_a_trial_that_was_cut_off(folder, text):
     (folder / "trials.parquet").unlink()
-    (folder / "trials" / "b01-p01-a1").mkdir(parents=True)
     record = folder / "trials" / "b01-p01-a1" / "trial.json"
-    for text in ('{"format": 2, "ro', '{"format": 2}'):
-        record.write_text(text)
-        with pytest.raises(DatasetError) as caught:
-            _ = load(folder).trials
-        assert caught.value.where == str(record)
+    record.parent.mkdir(parents=True)
+    record.write_text(text)
+    with pytest.raises(DatasetError) as caught:
+        _ = load(folder).trials
+    assert caught.value.where == str(record)
 
 
 def test_an_archive_and_campaigns_of_several_studies(good, tmp_path):
@@ -106,10 +110,8 @@ def test_an_archive_and_campaigns_of_several_studies(good, tmp_path):
     with pytest.raises(DatasetError, match=r"tar -xf .*one\.tar"):
         load(archive)
     for study in ("one", "other"):
-        shutil.copytree(good, tmp_path / "all" / study)
-        edited("plan.json", lambda plan, study=study: plan | {"study": study})(
-            tmp_path / "all" / study
-        )
+        copy = shutil.copytree(good, tmp_path / "all" / study)
+        edited("plan.json", lambda plan, study=study: plan | {"study": study})(copy)
     with pytest.raises(DatasetError, match="several studies") as caught:
         load(tmp_path / "all")
     assert "all/one" in caught.value.remedy and "all/other" in caught.value.remedy
@@ -129,3 +131,33 @@ def test_a_margin_in_per_cent_is_refused(margin):
         compare(frame, value="ns", condition="at", baseline="a", margin=margin)
     with pytest.raises(UsageError, match="margin"):
         Study("made-up", print, {"at": ["a", "b"]}, margin=margin)
+
+
+def read_rig(text, folder):
+    (folder / "rig.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    return read_rigfile(folder / "rig.toml")
+
+
+TEXTS = {
+    "probe": ("macvlan no module\nvxlan yes\n", lambda text, folder: parse_missing_networks(text)),
+    "cpus": ("0-3,8,10-11", lambda text, folder: parse_cpus(text)),
+    "rig": ((SHIPPED / EXAMPLE).read_text("utf-8"), read_rig),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@given(data=st.data())
+def test_damaged_texts_are_read_or_refused(name, data, tmp_path):
+    text, read = TEXTS[name]
+    changed = data.draw(damaged(text))
+    survives(lambda: read(changed, tmp_path))
+
+
+@given(data=st.data())
+def test_damaged_captures_are_read_or_refused(data):
+    packets = [(10**18 + n, capture_files.message(n, 20 + n)) for n in range(3)]
+    whole = bytearray(capture_files.pcap(packets))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(whole)))
+        whole[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=8))
+    survives(lambda: pcap.number()(pcap.read(bytes(whole))))

@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from statsmodels.stats.multitest import multipletests
@@ -63,6 +63,7 @@ def test_holm_is_that_of_statsmodels_over_what_is_known(p_values):
     assert adjusted[known] == pytest.approx(oracle)
 
 
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), scale=st.floats(1e-3, 1e6))
 def test_order_of_rows_unit_and_block_effects_do_not_matter_and_swapping_inverts(seed, scale):
     frame = trials(seed=seed)
@@ -77,6 +78,7 @@ def test_order_of_rows_unit_and_block_effects_do_not_matter_and_swapping_inverts
     assert [*inverse] == pytest.approx([*expected[names[:3]]])
 
 
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), effect=st.sampled_from([1.0, 1.05, 1.5]))
 def test_intervals_and_p_values_agree(seed, effect):
     estimate = ratio(of(trials(seed=seed, effect=effect)))
