@@ -60,7 +60,7 @@ lint: setup ## Check style and types
 	$(BIN)/mypy
 
 lock: setup ## Resolve pyproject.toml into requirements.lock and requirements-docs.lock
-	$(LOCK) --extra test --extra fleet --extra setup -o requirements.lock.new
+	$(LOCK) --extra test --extra explore --extra fleet --extra setup -o requirements.lock.new
 	{ sed -n '/^#/p;/^[^#]/q' requirements.lock; cat requirements.lock.new; } > requirements.lock.tmp
 	mv requirements.lock.tmp requirements.lock
 	$(LOCK) --extra docs -c requirements.lock $(HELD) -o requirements.lock.new

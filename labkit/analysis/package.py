@@ -186,20 +186,14 @@ def verify(folder: Path) -> list[str]:
 
 def _contents(campaign: Campaign, folder: Path) -> list[str]:
     """Return the problems of the tables of a campaign whose files are unaltered."""
-    from frictionless import Resource, Schema
-
     problems, rows = [], {"samples": 0}
     known = {one["name"]: one for one in json.loads((folder / "schema.json").read_text())["fields"]}
     for path in sorted(campaign.path.glob("*.parquet")):
         table = parquet.ParquetFile(path)
         rows[path.stem] = table.metadata.num_rows
-        first = next(table.iter_batches(200)).to_pydict()
-        schema = Schema.from_descriptor(
-            {"fields": [known[name] for name in first if name in known]}
-        )
-        data = [list(first), *map(list, zip(*first.values(), strict=True))]
-        report = Resource(data=data, schema=schema).validate()
-        problems += [f"{path}: {message}" for (message,) in report.flatten(["message"])]
+        for one in table.schema_arrow:
+            if known.get(one.name, {}).get("type") != _field(one)["type"]:
+                problems.append(f"{path}: schema.json has no {one.name} that is a {one.type}")
     attempts = campaign.trials.drop_duplicates(["block", "position", "attempt"])
     if (wanted := attempts["n_samples"].sum()) != rows["samples"]:
         problems.append(f"{campaign.path}: {rows['samples']} samples, its trials have {wanted}")

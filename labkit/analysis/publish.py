@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,20 +29,21 @@ def page(executed: Path, output: Path, *, note: str = "") -> str:
     The title is the first heading, with `note` below; cells tagged ``hide`` are left out. The file
     is replaced at once or not at all, and the same notebook gives the same bytes.
     """
-    import nbformat
     from nbconvert import HTMLExporter  # slow to import
 
-    document = nbformat.read(executed, as_version=4)
-    cells = [one for one in document.cells if not _HIDDEN & set(one.metadata.get("tags", []))]
-    heading = next((one.source for one in cells if one.source.startswith("# ")), output.stem)
+    document = json.loads(executed.read_text(encoding="utf-8"))
+    cells = [one for one in document["cells"] if not _HIDDEN & {*one["metadata"].get("tags", [])}]
+    sources = ["".join(one["source"]) for one in cells]
+    heading = next((source for source in sources if source.startswith("# ")), output.stem)
     if note:
-        cells.insert(1, nbformat.v4.new_markdown_cell(f'<p class="note">{html(note)}</p>'))
-    document.cells = cells
+        text = f'<p class="note">{html(note)}</p>'
+        cells.insert(1, {"cell_type": "markdown", "id": "note", "metadata": {}, "source": text})
+    document["cells"] = cells
     title = heading.splitlines()[0].lstrip("# ")
     about = {"title": title, "page": output.name, "version": VERSION}
     templates = str(Path(__file__).parent / "templates")
     exporter = HTMLExporter(template_name="labkit", extra_template_basedirs=[templates])
-    text, _ = exporter.from_notebook_node(document, about)
+    text, _ = exporter.from_file(io.StringIO(json.dumps(document)), about)
     unfinished = output.with_name(f".{output.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(output)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import psutil
-from filelock import FileLock, Timeout
 
 from labkit.errors import RigInUse
 from labkit.status import time_text
@@ -29,20 +31,26 @@ def is_root() -> bool:
 def locked(patience: float = 0.0) -> Iterator[None]:
     """Hold this machine's rig, after waiting up to `patience` seconds for it."""
     LOCK.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(LOCK)
-    try:
-        lock.acquire(timeout=patience, poll_interval=0.2)
-    except Timeout:
-        raise RigInUse(
-            "the rig is in use",
-            why=f"{describe_process(current_holder())} uses it",
-            remedy="--wait (labkit ask, run and report) waits for it; Ctrl-C where it runs ends it",
-        ) from None
-    try:
+    end = time.monotonic() + patience
+    with LOCK.open("a") as file:  # closing it releases the lock
+        while not _acquired(file):
+            if time.monotonic() >= end:
+                raise RigInUse(
+                    "the rig is in use",
+                    why=f"{describe_process(current_holder())} uses it",
+                    remedy="--wait (labkit ask, run and report) waits for it; Ctrl-C there ends it",
+                )
+            time.sleep(0.2)
         _holder().write_text(str(os.getpid()))
         yield
-    finally:
-        lock.release()
+
+
+def _acquired(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def current_holder() -> int | None:
