@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
 import signal
 import sys
@@ -44,21 +43,22 @@ PROFILE = functools.partial(
 )
 
 
-def _read_rig(context: click.Context, parameter: click.Parameter, rig: str) -> str:
-    """Return a rig for a notebook; a rig.toml is one of the working directory."""
+def _read_rig(_: click.Context, __: click.Parameter, rig: str | None) -> dict[str, str]:
+    """Return the parameter of a rig, if any; a rig.toml is one of the working directory."""
     from labkit.rig import kind_of
 
+    if rig is None:
+        return {}
     if rig.endswith(".toml"):
         rig = str(relative(Path(rig).resolve(), project().resolve()))
-    if rig not in ("", "auto"):
+    if rig != "auto":
         kind_of(rig).check(rig)  # connects to nothing
-    return rig
+    return {"rig": rig}
 
 
 RIG = click.option(
     "--rig",
     callback=_read_rig,
-    default="",
     help="The path of a rig.toml, virtual or auto (this machine), or virtual:1gbit.",
 )
 
@@ -77,7 +77,7 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _read_values(
-    context: click.Context, parameter: click.Parameter, pairs: tuple[tuple[str, str], ...]
+    _: click.Context, __: click.Parameter, pairs: tuple[tuple[str, str], ...]
 ) -> dict[str, Any]:
     """Return parameters, whose values are YAML as for papermill."""
     import yaml
@@ -87,11 +87,6 @@ def _read_values(
     except yaml.YAMLError as error:
         remedy = 'write for example 5, spin, [host, bridge] or "{kind: none}"'
         raise click.BadParameter(f"not YAML: {error}\n{remedy}") from None
-
-
-def _given(rig: str, new: bool) -> dict[str, Any]:
-    """Return the parameters that options set."""
-    return {"new": new} | ({"rig": rig} if rig else {})
 
 
 def say(text: str) -> None:
@@ -115,8 +110,6 @@ def app() -> None:
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line, turning errors into a message and an exit code."""
-    # Reference cycles are rare here, and looking for them took a tenth of the time of a command.
-    gc.set_threshold(100_000, 50, 50)
     try:
         app.main(args=argv, prog_name="labkit", standalone_mode=False)
     except click.ClickException as error:
@@ -157,7 +150,7 @@ def run(
     studies: tuple[str, ...],
     profile: str,
     parameters: dict[str, Any],
-    rig: str,
+    rig: dict[str, str],
     new: bool,
     wait: bool,
     scheduler: str,
@@ -176,7 +169,7 @@ def run(
     """
     from labkit import studies as library
 
-    runs = library.plan_runs(studies, profile, _given(rig, new) | parameters)
+    runs = library.plan_runs(studies, profile, {"new": new} | rig | parameters)
     if scheduler and (new or rig):
         raise UsageError("--scheduler goes without --new and --rig")
     if scheduler:
@@ -200,14 +193,14 @@ def run(
 @click.option("--scheduler", required=True, metavar="ADDRESS", help="As tcp://HOST:8786.")
 @RIG
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def worker(scheduler: str, rig: str, options: tuple[str, ...]) -> None:
+def worker(scheduler: str, rig: dict[str, str], options: tuple[str, ...]) -> None:
     """Offer a rig to a Dask scheduler, until Ctrl-C; OPTIONS are those of `dask worker`.
 
     `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
     """
     from labkit.fleet import worker_argv
 
-    argv = worker_argv(scheduler, rig or "auto", options)
+    argv = worker_argv(scheduler, rig.get("rig", "auto"), options)
     os.execv(argv[0], argv)
 
 
@@ -215,7 +208,7 @@ def worker(scheduler: str, rig: str, options: tuple[str, ...]) -> None:
 @click.argument("study")
 @RIG
 @measuring
-def ask(study: str, rig: str, new: bool, wait: bool) -> None:
+def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
     """Measure a few conditions of STUDY in about two minutes, and print how they compare.
 
     STUDY is one of notebooks/studies, such as affinity-spinning, cpu-quota or rps. The conditions
@@ -224,7 +217,7 @@ def ask(study: str, rig: str, new: bool, wait: bool) -> None:
     """
     from labkit import studies
 
-    (run,) = studies.plan_runs([study], "ask", _given(rig, new))
+    (run,) = studies.plan_runs([study], "ask", {"new": new} | rig)
     try:
         studies.measure(run, say=say, wait=wait)
     except TimeOver as error:
@@ -272,25 +265,27 @@ def status(folders: tuple[Path, ...]) -> None:
 @click.option("--measure", is_flag=True, help="Measure every study first.")
 @PROFILE(default="ask")
 @measuring
-@click.option("--output", "-o", default="reports", type=_OUTPUT, help="Folder of the pages.")
 @DATA
-def report(
-    measure: bool, profile: str, new: bool, wait: bool, output: Path, data: Path | None
-) -> None:
+def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None) -> None:
     """Analyse the campaigns in DATA, and write a page a study, the ledger and the index.
 
     Without DATA a study is shown as measured here if 6 blocks or more are complete, else with the
-    reference. Prints the answers and the path of the index.
+    reference. Prints the answers and the path of the index, reports/index.html.
     """
     from labkit import studies
     from labkit.analysis import publish
+    from labkit.rig import auto
 
-    failures = []
+    runs, failures, folder = [], [], project("reports")
     if measure:
-        for run, outcome in studies.measure_all(_all_runs(profile, new), say=say, wait=wait):
-            if isinstance(outcome, LabkitError) and not isinstance(outcome, TimeOver):
-                failures.append(f"{run.study} failed: {outcome}")
-    folder = project(output)
+        try:
+            auto()
+            runs = studies.plan_runs([], profile, {"new": new})
+        except RigError as error:
+            say(f"cannot measure here: {error.why}")
+    for run, outcome in studies.measure_all(runs, say=say, wait=wait):
+        if isinstance(outcome, LabkitError) and not isinstance(outcome, TimeOver):
+            failures.append(f"{run.study} failed: {outcome}")
     for answer in publish.report(folder, data, say=say):
         if "error" in answer:
             failures.append(f"{answer['page']} failed: {answer['error']}")
@@ -300,19 +295,6 @@ def report(
         say(failure)
     click.echo(f"report: {folder / 'index.html'}")
     sys.exit(bool(failures))
-
-
-def _all_runs(profile: str, new: bool) -> list[Any]:
-    """Return the campaigns of all studies, or none where no rig can be had."""
-    from labkit.rig import auto
-    from labkit.studies import plan_runs
-
-    try:
-        auto()
-    except RigError as error:
-        say(f"cannot measure here: {error.why}")
-        return []
-    return [*plan_runs([], profile, _given("", new))]
 
 
 @app.command(epilog="Examples: labkit ledger --paper struye2017 | labkit ledger --csv ledger.csv")
@@ -359,10 +341,7 @@ def doctor(path: Path | None) -> None:
 
     results = checks.check_rig(path) if path else {"": checks.check_machine()}
     for role, found in results.items():
-        if role:
-            click.echo(f"\n{role}")
-        for check in found:
-            click.echo(check.line())
+        click.echo("\n".join([f"\n{role}"] * bool(role) + [check.line() for check in found]))
     sys.exit(any(one.needed and not one.ok for found in results.values() for one in found))
 
 
@@ -370,9 +349,8 @@ def _show(by_role: Mapping[str, Any], nothing: str) -> None:
     """Print what was done, with the role of the host before each line; raise the first error."""
     errors = [one for one in by_role.values() if isinstance(one, LabkitError)]
     for role, lines in by_role.items():
-        texts = [f"{lines.what}: {lines.why}"] if isinstance(lines, LabkitError) else lines
-        for line in texts or [nothing]:
-            click.echo(f"{role}: {line}" if role else str(line), err=lines in errors)
+        texts = [f"{lines.what}: {lines.why}"] if lines in errors else lines or [nothing]
+        click.echo("\n".join(f"{role}: {text}".removeprefix(": ") for text in texts))
     if errors:
         raise errors[0]
 
@@ -478,9 +456,8 @@ def cite(folder: Path, check: bool) -> None:
 )
 @click.argument("first", type=_FOLDER)
 @click.argument("second", type=_FOLDER)
-@click.option("--value", default="", help="Column of trials; the plan's first outcome if omitted.")
 @click.option("--margin", default=0.02, help="Difference that counts as none.")
-def compare_datasets(first: Path, second: Path, value: str, margin: float) -> None:
+def compare_datasets(first: Path, second: Path, margin: float) -> None:
     """Compare two campaigns of one study: its baselines, and ratios to them.
 
     Exit code 1: a difference beyond the margin is shown.
@@ -488,7 +465,7 @@ def compare_datasets(first: Path, second: Path, value: str, margin: float) -> No
     from labkit.analysis.rigs import compare_datasets as compare
     from labkit.data import load
 
-    table = compare(load(first), load(second), value=value, margin=margin)
+    table = compare(load(first), load(second), margin=margin)
     click.echo(table.to_string(index=False))
     sys.exit(bool(table["differs"].any()))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import platform
-import re
 import statistics
 import time
 from collections import Counter
@@ -13,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-
-import psutil
 
 #: The file that the process which measures a campaign locks, and writes its name into.
 LOCK = ".lock"
@@ -110,18 +107,15 @@ def _campaign(path: Path) -> Campaign:
 
 
 def _process(lock: Path) -> str:
-    """Return the process that measures a campaign; one of another machine is believed."""
-    text = lock.read_text() if lock.is_file() else ""
-    named = re.fullmatch(r"process (\d+) on (.*)", text)
-    if named is None or named[2] != platform.node():
-        return text
-    try:
-        files = [file.path for file in psutil.Process(int(named[1])).open_files()]
-        return text if str(lock.resolve()) in files else ""
-    except psutil.AccessDenied:
-        return text
-    except psutil.Error:
+    """Return the process that measures a campaign, by its lock."""
+    if not lock.is_file():
         return ""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read()
+    return ""
 
 
 def time_text(time_ns: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -9,8 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 from labkit import status
 
@@ -86,12 +85,12 @@ def test_every_state_of_a_campaign(tmp_path: Path) -> None:
         assert counts(tmp_path) == ("finished", 4, 0, 4)
 
 
-def write(folder: Path, *outcomes: str, planned: int, process: str = "") -> Path:
+def write(folder: Path, *outcomes: str, planned: int) -> Path:
     """Write the plan, the lock and the trials of a campaign."""
     folder.mkdir(parents=True)
     plan = {"study": folder.parent.name, "order": [list(range(planned))]}
     (folder / "plan.json").write_text(json.dumps(plan))
-    (folder / status.LOCK).write_text(process)
+    (folder / status.LOCK).write_text("process 7 on far")
     for number, outcome in enumerate(outcomes):
         trial = folder / "trials" / f"b01-p{number:02d}-a1"
         trial.mkdir(parents=True)
@@ -99,15 +98,23 @@ def write(folder: Path, *outcomes: str, planned: int, process: str = "") -> Path
     return folder
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Lock a campaign as the process does that measures it."""
+    with (folder / status.LOCK).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def test_the_newest_and_the_running_campaigns_are_shown(tmp_path: Path) -> None:
     old, running, new = (tmp_path / "quick" / "s" / name for name in ("1", "2", "3"))
-    # The process of the old one was killed; its number is that of another now.
-    write(old, "ok", planned=2, process=f"process {os.getpid()} on {os.uname().nodename}")
-    write(running, "ok", planned=2, process="process 7 on far")
+    write(old, "ok", planned=2)  # its process was killed
+    write(running, "ok", planned=2)
     write(new, planned=3)
     (new / "trials.parquet").touch()  # packed, so complete
-    assert [one.path for one in status.find([tmp_path])] == [running, new]
-    assert [one.state for one in status.find([tmp_path])] == ["running", "finished"]
+    with held(running):
+        assert [one.path for one in status.find([tmp_path])] == [running, new]
+        assert [one.state for one in status.find([tmp_path])] == ["running", "finished"]
     assert status.find([new, new]) == status.find([new])
     assert status.find([tmp_path / "none"]) == []
 
@@ -130,9 +137,7 @@ def test_the_command_shows_a_table_and_has_exit_codes(tmp_path: Path) -> None:
     assert command(tmp_path).returncode == 1
 
 
-def test_the_command_reads_with_few_imports_away_from_the_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_reads_with_few_imports_away_from_the_measurement(tmp_path: Path) -> None:
     code = (
         "import sys, labkit.cli\n"
         "print(*{'pandas', 'numpy', 'pyarrow', 'IPython', 'fabric', 'yaml'} & set(sys.modules))"
@@ -141,7 +146,7 @@ def test_the_command_reads_with_few_imports_away_from_the_measurement(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert found.stdout.split() == []
-    path = write(tmp_path / "s" / "1", planned=2, process="process 7 on far")
+    path = write(tmp_path / "s" / "1", planned=2)
     plan = json.loads((path / "plan.json").read_text())
     plan["rig"] = {"shared_kernel": True, "cpu_map": {"harness": "0"}}
     (path / "plan.json").write_text(json.dumps(plan))
@@ -150,5 +155,6 @@ def test_the_command_reads_with_few_imports_away_from_the_measurement(
         "sys.exit = lambda code: print(os.nice(0), os.sched_getaffinity(0))\n"
         f"cli.main(['status', {str(tmp_path)!r}])"
     )
-    shown = subprocess.run([sys.executable, "-c", moved], capture_output=True, text=True)
+    with held(path):
+        shown = subprocess.run([sys.executable, "-c", moved], capture_output=True, text=True)
     assert shown.stdout.splitlines()[-1] == "19 {0}", shown.stderr
