@@ -122,9 +122,9 @@ def project(tmp_path, monkeypatch):
 
 
 def test_every_study_has_a_page_of_the_campaign_that_counts(project):
-    out = project / "out"
+    out = project / "reports"
     with pytest.raises(SystemExit) as caught:
-        cli.main(["report", "--output", str(out)])
+        cli.main(["report"])
     assert caught.value.code == 1
     answers = json.loads((out / "answers.json").read_text())
     assert [(one["page"], one.get("data"), one.get("source")) for one in answers] == [
