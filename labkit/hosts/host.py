@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import json
 import logging
 import marshal
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ COPY_SECONDS = 60.0
 #: Seconds of silence, between two probes, and probes after which a peer counts as lost. More than
 #: a window lasts: nothing is sent in one.
 _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 300, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+#: The flag of a network namespace for ``setns``.
+_CLONE_NEWNET = 0x40000000
 #: The agent, which every call sends as text and compiled.
 _SOURCE = Path(agent.__file__).read_text("utf-8")
 _AGENT = {
@@ -60,9 +63,6 @@ _AGENT = {
 _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- "$@")'
 #: Errors of a connection that was lost or could not be made.
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
-
-Progress = Callable[[int, int], None]
-_Executed = tuple[int, bytes, bytes]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Host:
     def run(
         self,
         *argv: str,
-        input: str | None = None,
+        input: str = "",
         timeout: float = 60.0,
         env: Mapping[str, str] | None = None,
         check: bool = True,
@@ -127,7 +127,7 @@ class Host:
         A background child that keeps the command's output open delays the return: use
         `labkit.hosts.start_job` for a process that is to keep running.
         """
-        line, data = limited(argv, timeout, env), encode(input or "")
+        line, data = _limited(argv, timeout, env or {}), _encode(input)
         began = time.monotonic()
         status, out, err = self._execute(line, data, timeout + PATIENCE)
         seconds = time.monotonic() - began
@@ -156,23 +156,26 @@ class Host:
             )
         return answer["result"]
 
-    def put(self, local: Path | str, remote: str, progress: Progress | None = None) -> None:
-        """Copy a file and its mode to the host; raise `CommandFailed` if that fails.
-
-        Over SSH, `progress` is called with the bytes that were sent and those of the file.
-        """
-        with self._copying(local, remote):
-            shutil.copy(local, remote)
-
-    def get(self, remote: str, local: Path | str) -> None:
-        """Copy a file and its mode from the host; raise `CommandFailed` if that fails."""
-        with self._copying(remote, local):
-            shutil.copy(remote, local)
+    def put(self, local: Path | str, remote: str) -> None:
+        """Copy a file and its mode to the host; raise `CommandFailed` if that fails."""
+        try:
+            self._copy(str(local), remote)
+        except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
+            raise CommandFailed(
+                f"cannot copy {str(local)!a} to {remote!a}",
+                where=f"host {self.name}",
+                why=str(error),
+            ) from error
 
     def close(self) -> None:
         """Close the connection, if there is one; the next command connects again."""
 
-    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Executed:
+    def _copy(self, local: str, remote: str) -> None:
+        shutil.copy(local, remote)
+
+    def _execute(
+        self, line: Sequence[str], data: bytes, seconds: float
+    ) -> tuple[int, bytes, bytes]:
         """Run a command that ends in less than `seconds`; return status, output and errors."""
         pipe = subprocess.PIPE
         with subprocess.Popen(
@@ -188,17 +191,6 @@ class Host:
         status = process.returncode
         return (status if status >= 0 else 128 - status), out, err
 
-    @contextlib.contextmanager
-    def _copying(self, source: Path | str, target: Path | str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
-            raise CommandFailed(
-                f"cannot copy {str(source)!a} to {str(target)!a}",
-                where=f"host {self.name}",
-                why=str(error),
-            ) from error
-
 
 class LocalHost(Host):
     """The machine of the harness, as opposed to a host over SSH."""
@@ -209,9 +201,9 @@ class SshHost(Host):
 
     Commands may run from several threads. After a loss the next command connects again. An unknown
     host key is an error; `known_hosts` is the user's own file by default. With `key`, neither an
-    agent nor the user's own keys are tried. `gateway` is a command whose input and output are the
-    connection, with ``%h`` for the address and ``%p`` for the port. With `sudo`, commands run as
-    root through ``sudo -n``, and files are copied as the user.
+    agent nor the user's own keys are tried. `namespace` is the path of a network namespace of this
+    machine from which the connection is made. With `sudo`, commands run as root through
+    ``sudo -n``, and files are copied as the user.
     """
 
     python = "python3"
@@ -225,100 +217,34 @@ class SshHost(Host):
         port: int = 22,
         key: Path | str | None = None,
         known_hosts: Path | str | None = None,
-        gateway: str | None = None,
+        namespace: str = "",
         sudo: bool = False,
     ) -> None:
         super().__init__(name)
         self.address, self.user, self.port = address, user, port
         self.key = str(key) if key else None
         self.known_hosts = str(known_hosts) if known_hosts else None
-        self.gateway, self.sudo = gateway, sudo
-        # Shown in errors, which datasets store: no user, and no gateway, which may contain paths.
+        self.namespace, self.sudo = namespace, sudo
+        # Shown in errors, which datasets store: no user.
         self.where = f"{name} at {address}"
         self._lock = threading.RLock()
         self._connection: Any = None
-        self._closing = contextlib.ExitStack()
 
     def __repr__(self) -> str:
         return f"SshHost({self.where!r})"
-
-    def put(self, local: Path | str, remote: str, progress: Progress | None = None) -> None:
-        """Copy a file over SFTP; see `Host.put`."""
-        with self._copying(local, remote), self._sftp() as sftp:
-            sftp.put(str(local), remote, callback=progress)
-            sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
-
-    def get(self, remote: str, local: Path | str) -> None:
-        """Copy a file over SFTP; see `Host.get`."""
-        with self._copying(remote, local), self._sftp() as sftp:
-            mode = sftp.stat(remote).st_mode
-            sftp.get(remote, str(local))
-            Path(local).chmod(stat.S_IMODE(mode or 0o644))
 
     def close(self) -> None:
         """Close the connection; the next command connects again."""
         self._drop(self._connection)
 
-    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Executed:
-        command = encode(shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line]))
-        connection, channel = self._open_session()
-        channel.settimeout(seconds)
-        status, out, err = -1, bytearray(), bytearray()
-        # A command may fill one stream before it reads its input or ends the other. Closing the
-        # channel, which happens first, ends the threads.
-        with ThreadPoolExecutor(2) as pool, contextlib.closing(channel):
-            try:
-                pool.submit(channel.exec_command, command).result(OPEN_SECONDS)
-                threads = [
-                    pool.submit(_send, channel, data),
-                    pool.submit(_receive, channel.recv_stderr, err),
-                ]
-                _receive(channel.recv, out)
-                for thread in threads:
-                    thread.result()
-                if channel.status_event.wait(seconds):
-                    status = channel.recv_exit_status()
-            except _LOST:
-                pass  # there is no status
-        # A signal may have ended `timeout` itself: then there is an end without a status.
-        if status < 0 and channel.eof_received and connection.is_connected:
-            status = 137
-        if status < 0:
-            self._drop(connection)
-            raise HostUnreachable(
-                f"the connection to host {self.name} dropped during a command",
-                where=self.where,
-                why="no exit status arrived",
-                remedy="check that the host is up; the command ends there at its time limit",
-                evidence={
-                    "argv": list(line),
-                    "stdout": out.decode(errors="replace"),
-                    "stderr": err.decode(errors="replace"),
-                },
-            )
-        return status, bytes(out), bytes(err)
-
-    def _open_session(self) -> tuple[Any, paramiko.Channel]:
-        for attempt in (1, 2):  # the loss of an idle connection shows only when it is used
-            connection = self._connected()
-            try:
-                return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
-            except _LOST as error:
-                # A host that has too many sessions refuses one, and goes on with the others.
-                if not isinstance(error, paramiko.ChannelException):
-                    self._drop(connection)
-                if attempt == 2:
-                    raise self._unreachable(error) from error
-        raise AssertionError
-
-    @contextlib.contextmanager
-    def _sftp(self) -> Iterator[paramiko.SFTPClient]:
+    def _copy(self, local: str, remote: str) -> None:
         connection, channel = self._open_session()
         try:
             channel.settimeout(COPY_SECONDS)
             channel.invoke_subsystem("sftp")
             with paramiko.SFTPClient(channel) as sftp:
-                yield sftp
+                sftp.put(local, remote)
+                sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
         except _LOST as error:
             self._drop(connection)
             raise HostUnreachable(
@@ -328,76 +254,112 @@ class SshHost(Host):
                 remedy="check that the host is up",
             ) from error
 
+    def _execute(
+        self, line: Sequence[str], data: bytes, seconds: float
+    ) -> tuple[int, bytes, bytes]:
+        command = _encode(shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line]))
+        connection, channel = self._open_session()
+        channel.settimeout(seconds)
+        status, out, err = -1, bytearray(), bytearray()
+        # A command may fill one stream before it reads its input or ends the other. Closing the
+        # channel, which happens first, ends the threads.
+        with (
+            ThreadPoolExecutor(2) as pool,
+            contextlib.closing(channel),
+            contextlib.suppress(*_LOST),
+        ):
+            pool.submit(channel.exec_command, command).result(OPEN_SECONDS)
+            sending = pool.submit(_send, channel, data)
+            errors = pool.submit(_receive, channel.recv_stderr, err)
+            _receive(channel.recv, out)
+            sending.result()
+            errors.result()
+            if channel.status_event.wait(seconds):
+                status = channel.recv_exit_status()
+        # A signal may have ended `timeout` itself: then there is an end without a status.
+        if status < 0 and channel.eof_received and connection.is_connected:
+            status = 137
+        if status < 0:
+            self._drop(connection)
+            texts = {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
+            raise HostUnreachable(
+                f"the connection to host {self.name} dropped during a command",
+                where=self.where,
+                why="no exit status arrived",
+                remedy="check that the host is up; the command ends there at its time limit",
+                evidence={"argv": list(line), **texts},
+            )
+        return status, bytes(out), bytes(err)
+
+    def _open_session(self) -> tuple[Any, paramiko.Channel]:
+        """Return a session; the loss of an idle connection shows only when it is used."""
+        connection = self._connected()
+        try:
+            return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
+        except paramiko.ChannelException:
+            pass  # a host that has too many sessions refuses one, and goes on with the others
+        except _LOST:
+            self._drop(connection)
+        connection = self._connected()
+        try:
+            return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
+        except _LOST as error:
+            raise self._unreachable(error) from error
+
     def _drop(self, connection: Any) -> None:
         """Close a connection; if another thread has connected again, that one stays."""
         with self._lock:
             if connection is None or self._connection is not connection:
                 return
-            self._connection, closing = None, self._closing.pop_all()
-        closing.close()
+            self._connection = None
+        _close(connection)
 
     def _connected(self) -> Any:
         """Return a connection that is up, as far as that is known without using it."""
         with self._lock:
             if self._connection is None or not self._connection.is_connected:
                 self.close()
-                with contextlib.ExitStack() as stack:
-                    try:
-                        self._connection = self._connect(stack)
-                    except (*_LOST, OSError, ValueError, InvalidHostKey) as error:
-                        raise self._unreachable(error) from error
-                    self._closing = stack.pop_all()
+                try:
+                    self._connection = self._connect()
+                except (*_LOST, OSError, ValueError, InvalidHostKey) as error:
+                    raise self._unreachable(error) from error
             return self._connection
 
-    def _connect(self, stack: contextlib.ExitStack) -> Any:
+    def _connect(self) -> Any:
         options: dict[str, Any] = {"key_filename": self.key} if self.key else {}
         options |= {"allow_agent": self.key is None, "look_for_keys": self.key is None}
-        if self.gateway:
-            options["sock"] = self._gateway(stack)
+        options |= {"banner_timeout": OPEN_SECONDS}
+        if self.namespace:
+            options["sock"] = connect_in(self.namespace, self.address, self.port)
         connection = fabric.Connection(
             self.address,
             user=self.user,
             port=self.port,
             connect_timeout=OPEN_SECONDS,
-            connect_kwargs=options | {"banner_timeout": OPEN_SECONDS},
+            connect_kwargs=options,
             # The rig specifies everything: the user's SSH configuration is not read.
             config=fabric.Config(overrides={"load_ssh_configs": False}),
         )
-        stack.callback(_close, connection)
-        connection.client.load_system_host_keys(self.known_hosts)
-        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        connection.open()
-        connection.transport.channel_timeout = OPEN_SECONDS
-        # With a time limit, paramiko wakes up ten times a second, also inside a window.
-        connection.transport.sock.settimeout(None)
-        if not self.gateway:
+        try:
+            connection.client.load_system_host_keys(self.known_hosts)
+            connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+            connection.open()
+            connection.transport.channel_timeout = OPEN_SECONDS
+            # With a time limit, paramiko wakes up ten times a second, also inside a window.
+            connection.transport.sock.settimeout(None)
             connection.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEP_ALIVE.items():
                 connection.transport.sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        except BaseException:
+            _close(connection)
+            raise
         return connection
-
-    def _gateway(self, stack: contextlib.ExitStack) -> socket.socket:
-        """Start the gateway, and return the socket that is its input and output."""
-        # Not paramiko's ProxyCommand, which polls and does not notice the end.
-        near, far = socket.socketpair()
-        stack.callback(near.close)
-        command = (self.gateway or "").replace("%h", self.address).replace("%p", str(self.port))
-        with far:
-            process = subprocess.Popen(
-                shlex.split(command),
-                stdin=far.fileno(),
-                stdout=far.fileno(),
-                start_new_session=True,
-            )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
-        return near
 
     def _unreachable(self, error: Exception) -> HostUnreachable:
         """Return the error of an attempt to connect; its evidence marks a problem with keys."""
         known = self.known_hosts or "~/.ssh/known_hosts"
         why, evidence = str(error) or type(error).__name__, {}
-        remedy = "check that the host is up, and its address, port and gateway"
+        remedy = "check that the host is up, and its address and port"
         if isinstance(error, paramiko.BadHostKeyException):
             evidence = {"shown": error.key.fingerprint, "known": error.expected_key.fingerprint}
             why = f"its key has changed: it shows {evidence['shown']}, not {evidence['known']}"
@@ -411,13 +373,23 @@ class SshHost(Host):
             )
         elif isinstance(error, paramiko.AuthenticationException):
             remedy = "check user and key, and that the host accepts them"
-        return HostUnreachable(
-            f"host {self.name} cannot be reached",
-            where=self.where,
-            why=why,
-            remedy=remedy,
-            evidence=evidence,
-        )
+        what = f"host {self.name} cannot be reached"
+        return HostUnreachable(what, where=self.where, why=why, remedy=remedy, evidence=evidence)
+
+
+def connect_in(namespace: str, address: str, port: int) -> socket.socket:
+    """Return a connection that is made inside a network namespace, by a thread of its own."""
+
+    def connect() -> socket.socket:
+        with Path(namespace).open("rb") as file:
+            if ctypes.CDLL(None).setns(file.fileno(), _CLONE_NEWNET) != 0:
+                raise ConnectionError(f"the network namespace {namespace} cannot be entered")
+        made = socket.create_connection((address, port), timeout=OPEN_SECONDS)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(connect).result()
 
 
 def _send(channel: paramiko.Channel, data: bytes) -> None:
@@ -450,26 +422,19 @@ def script(text: str, *args: str) -> Sequence[str]:
     return (*SCRIPT, text, "labkit", *args)
 
 
-def limited(
-    argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None
-) -> tuple[str, ...]:
+def _limited(argv: Sequence[str], timeout: float, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the argument list that runs `argv` for at most `timeout` seconds, with `env` added."""
-    variables = [f"{name}={value}" for name, value in (env or {}).items()]
+    words = [*(f"{name}={value}" for name, value in env.items()), *argv]
     if not argv or not argv[0] or "=" in argv[0]:
         raise UsageError(f"empty or invalid command: {list(argv)!r}")
     if not 0.001 <= timeout < float("inf"):
-        raise UsageError(
-            f"invalid timeout: {timeout!r} s", remedy="give a positive number of seconds"
-        )
-    for text in (*argv, *variables):
-        if "\0" in text:
-            raise UsageError("an argument or variable contains a NUL, which no command can receive")
-        encode(text)
-    limit = ("timeout", "-k", "2", f"{timeout:.3f}")
-    return (*limit, "sh", "-c", _LIMITED, "labkit", *variables, *argv)
+        raise UsageError(f"invalid timeout: {timeout!r} s", remedy="a positive number of seconds")
+    if b"\0" in _encode("".join(words)):
+        raise UsageError("an argument or variable contains a NUL, which no command can receive")
+    return ("timeout", "-k", "2", f"{timeout:.3f}", "sh", "-c", _LIMITED, "labkit", *words)
 
 
-def encode(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     """Return the bytes of a text, and those that a file name had; raise `UsageError` for others."""
     try:
         return text.encode("utf-8", "surrogateescape")

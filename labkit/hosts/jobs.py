@@ -10,7 +10,7 @@ from typing import Any
 
 from labkit.errors import UsageError
 from labkit.hosts.agent import LABEL
-from labkit.hosts.host import Host, Result, limited
+from labkit.hosts.host import Host, Result
 
 __all__ = ["LABEL", "Job", "check_label", "labelled", "start_job", "stop_labelled"]
 
@@ -41,54 +41,48 @@ def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
 
 @dataclass(frozen=True)
 class Job:
-    """A job on a host, created by `start_job`.
-
-    `directory` on the host contains ``stdout``, ``stderr``, and ``status`` after its end; `pid` is
-    0 if only the directory is known.
-    """
+    """A job on a host, with ``stdout`` and ``stderr`` in a directory there; see `start_job`."""
 
     host: Host
     directory: str
+    #: 0 if only the directory is known.
     pid: int = 0
     argv: tuple[str, ...] = ("job",)
 
     def wait(self, timeout: float) -> Result:
         """Wait for the end of the job, without polling; end it after `timeout` seconds."""
-        report = self._report(timeout)
+        report = self._call("wait", timeout, seconds=timeout)
         late = report["state"] == "running"
         if report["state"] != "ended":
             self.stop()
-            report = self._report()
+            report = self._call("wait")
         texts = report["stdout"], report["stderr"]
-        name = self.host.name
-        return Result(self.argv, name, report["status"], *texts, report["seconds"], late)
+        return Result(self.argv, self.host.name, report["status"], *texts, report["seconds"], late)
 
     def running(self) -> bool:
         """Return whether the job or one of its descendants is running."""
-        return bool(self.host.call("running", folder=self.directory))
+        return bool(self._call("running"))
 
     def stop(self, grace: float = 2.0) -> None:
         """End the job and all its descendants (TERM, then KILL), and wait until they are gone."""
-        self.host.call("stop", folder=self.directory, grace=grace, timeout=60 + grace)
+        self._call("stop", grace, grace=grace)
 
     def stdout(self) -> str:
         """Return the job's output so far."""
-        return str(self._report()["stdout"])
+        return str(self._call("wait")["stdout"])
 
     def stderr(self) -> str:
         """Return the job's error stream so far."""
-        return str(self._report()["stderr"])
+        return str(self._call("wait")["stderr"])
 
     def await_output(self, pattern: str) -> Result:
         """Wait up to 10 seconds until the job has printed a pattern; otherwise the status is 1."""
-        found = self.host.call("await_output", folder=self.directory, pattern=pattern, seconds=10)
+        found = self._call("await_output", pattern=pattern, seconds=10)
         return Result(self.argv, self.host.name, 0 if found else 1, "", self.stderr(), 0.0)
 
-    def _report(self, seconds: float = 0.0) -> dict[str, Any]:
-        report: dict[str, Any] = self.host.call(
-            "wait", folder=self.directory, seconds=seconds, timeout=seconds + 60
-        )
-        return report
+    def _call(self, function: str, lasts: float = 0.0, **arguments: Any) -> Any:
+        """Call a function of the agent that may last so many seconds."""
+        return self.host.call(function, folder=self.directory, timeout=lasts + 60, **arguments)
 
 
 def start_job(host: Host, argv: Sequence[str], *, directory: str, label: str) -> Job:
@@ -99,7 +93,6 @@ def start_job(host: Host, argv: Sequence[str], *, directory: str, label: str) ->
     """
     if not posixpath.isabs(directory):
         raise UsageError(f"the job directory {directory!r} is not an absolute path")
-    limited(argv, 1.0)  # raises UsageError for an invalid command
     folder = posixpath.normpath(directory)
     pid = host.call("start", folder=folder, argv=list(argv), label=check_label(label))
     return Job(host, folder, pid, tuple(argv))

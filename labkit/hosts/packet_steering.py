@@ -51,20 +51,16 @@ def steer(settings: Settings, device: str, level: str, cpus: str, *, sysfs: str 
     if level not in LEVELS:
         raise UsageError(f"unknown steering {level!r}", remedy=suggestion(level, LEVELS))
     queues = read_queues(settings.host, device, sysfs=sysfs)
-    if LEVELS[level] and (reason := infeasible(queues)):
-        raise RigError(
-            f"RPS cannot be set on {device}",
-            where=f"host {settings.host.name}",
-            why=reason,
-            remedy="leave the level out on this rig, or name another device",
-        )
+    why = infeasible(queues) if LEVELS[level] else None
     mask = cpu_mask(cpus if LEVELS[level] else "")
-    if not all(settings.set_files(dict.fromkeys(queues.masks, mask)).values()):
+    if not why and not all(settings.set_files(dict.fromkeys(queues.masks, mask)).values()):
+        why = "; ".join(settings.notes)[-800:]
+    if why:
         raise RigError(
-            f"RPS of {device} was not taken",
+            f"RPS of {device} cannot be {level}",
             where=f"host {settings.host.name}",
-            why="; ".join(settings.notes)[-800:],
-            remedy="is every CPU of the list online, and may this host write there?",
+            why=why,
+            remedy="leave the level out on this rig, or name another device or online CPUs",
         )
     return read_queues(settings.host, device, sysfs=sysfs)
 

@@ -288,7 +288,7 @@ def connect(role: str) -> SshHost:
         address(role),
         key=str(keys / "user"),
         known_hosts=str(keys / "known_hosts"),
-        gateway=f"nsenter --net={namespace(role)} socat - TCP:{address(role)}:22,nodelay",
+        namespace=namespace(role),
     )
     deadline = time.monotonic() + 10.0
     while True:

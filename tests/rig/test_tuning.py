@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from labkit.errors import RigError
 from labkit.hosts import LocalHost, Settings, labelled, restore, stop_labelled
 from labkit.hosts.agent import same
 from labkit.hosts.host import Result
@@ -100,24 +99,6 @@ def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> N
         (outcome,) = restore(host, journal=book)
         assert outcome.state == state
         assert gone or offload_of(host) == "on"
-
-
-def test_a_value_that_the_kernel_rejects(host: NamespaceHost, book: str, label: str) -> None:
-    before = value(host, TTL)
-    with Settings(host, label, journal=book) as tuning:
-        assert not tuning.set_file(TTL, 100_000)
-        assert not tuning.set_file("/proc/sys/net/ipv4/no_such", 1)
-    assert len(tuning.notes) == 2
-    assert "was not taken" in tuning.notes[0]
-    assert value(host, TTL) == before
-
-
-def test_a_sysctl_changed_by_somebody_else(host: NamespaceHost, book: str, label: str) -> None:
-    with pytest.raises(RigError), Settings(host, label, journal=book) as tuning:
-        tuning.set_files({TTL: 77, RANGE: "20000 30000"})
-        host.run("sh", "-c", f"echo 99 >{TTL}")
-    assert value(host, TTL) == "99"
-    assert value(host, RANGE).split() != ["20000", "30000"]
 
 
 KILLED = """
