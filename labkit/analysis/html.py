@@ -53,27 +53,23 @@ class Table:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        frame, kinds = self.frame, []
+        frame, head, columns = self.frame, "", []
         for name in frame:
-            texts = frame[name].map(html).str.replace("<[^>]*>", "", regex=True)
-            long = texts.str.len().max() > _LONG
-            number = pd.api.types.is_numeric_dtype(frame[name])
-            kinds.append(' class="number"' if number else ' class="text"' if long else "")
-        head = [
-            f'<th scope="col"{kinds[at]}>{html(name)}</th>' if name else "<td></td>"
-            for at, name in enumerate(frame)
-        ]
-        rows = []
-        for key, *values in frame.itertuples():
-            cells = [f"<td{kinds[at]}>{html(value)}</td>" for at, value in enumerate(values)]
-            cells[0] = f'<th scope="row"{kinds[0]}>{html(values[0])}</th>'
-            anchor = f' id="{html(key)}"' if frame.index.name == "id" else ""
-            rows.append(f"<tr{anchor}>{''.join(cells)}</tr>\n")
+            texts, kind = frame[name].map(html), ""
+            if pd.api.types.is_numeric_dtype(frame[name]):
+                kind = ' class="number"'
+            elif texts.str.replace("<[^>]*>", "", regex=True).str.len().max() > _LONG:
+                kind = ' class="text"'
+            head += f'<th scope="col"{kind}>{html(name)}</th>' if name else "<td></td>"
+            tag, scope = ("td", "") if columns else ("th", ' scope="row"')
+            columns.append([f"<{tag}{scope}{kind}>{text}</{tag}>" for text in texts])
+        keys = [f' id="{html(key)}"' if frame.index.name == "id" else "" for key in frame.index]
+        rows = [f"<tr{key}>{''.join(row)}</tr>\n" for key, *row in zip(keys, *columns, strict=True)]
         name = html(self.caption)
         return (
             f'<div class="wide" tabindex="0" role="group" aria-label="{name}">'
             f'<table class="{self.classes}">'
-            f"<caption><span>{name}</span></caption>\n<thead><tr>{''.join(head)}</tr></thead>\n"
+            f"<caption><span>{name}</span></caption>\n<thead><tr>{head}</tr></thead>\n"
             f"<tbody>\n{''.join(rows)}</tbody></table></div>"
         )
 

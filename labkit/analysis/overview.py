@@ -1,4 +1,4 @@
-"""Tables of the index and of the ledger: answers, findings, claims, printed numbers."""
+"""Tables of the index and of the ledger: answers, findings, claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pandas as pd
 
 from labkit.analysis.html import VERDICTS, Html, Table, html, noted, verdict
 from labkit.analysis.stats import LEAST_BLOCKS
-from labkit.paths import project
 
 Answers = Sequence[Mapping[str, Any]]
 
@@ -88,10 +87,7 @@ def findings_table(findings: pd.DataFrame) -> Table:
 
 
 def paper(ledger: pd.DataFrame, source: str) -> Html:
-    """Show the section of a paper: its claims, and the numbers that its tables print.
-
-    The identifier of a claim is the anchor of its row.
-    """
+    """Show the section of a paper: its claims, whose identifiers are the anchors of the rows."""
     own = ledger[ledger["source"] == source]
     rows = [
         (
@@ -104,11 +100,4 @@ def paper(ledger: pd.DataFrame, source: str) -> Html:
     ]
     table = pd.DataFrame(rows, own["id"], ["Claim", "Published", "Measured", "Verdict"])
     claims = Table(table, f"Claims of {source}", classes="stacked")
-    printed = pd.read_csv(project(f"data/published/{source}.csv"), dtype=str, keep_default_na=False)
-    columns = ["label", "statistic", "value", "unit", "item"]
-    printed = printed.loc[printed["item"].str.startswith("Table"), columns]
-    numbers = Table(printed.rename(columns=str.capitalize), f"Numbers printed by {source}")
-    return Html(
-        f'<h2 id="{html(source)}">{html(source)}</h2>\n{claims._repr_html_()}\n'
-        f"<details><summary>Its tables, as printed</summary>{numbers._repr_html_()}</details>"
-    )
+    return Html(f'<h2 id="{html(source)}">{html(source)}</h2>\n{claims._repr_html_()}')

@@ -26,20 +26,19 @@ _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 def page(executed: Path, output: Path, *, note: str = "") -> str:
     """Write an executed notebook as one HTML file that loads nothing, and return its title.
 
-    The title is the first heading, with `note` below; cells tagged ``hide`` are left out. The file
+    It begins with its title, and `note` stands below; cells tagged ``hide`` are left out. The file
     is replaced at once or not at all, and the same notebook gives the same bytes.
     """
     from nbconvert import HTMLExporter  # slow to import
 
     document = json.loads(executed.read_text(encoding="utf-8"))
-    cells = [one for one in document["cells"] if not _HIDDEN & {*one["metadata"].get("tags", [])}]
-    sources = ["".join(one["source"]) for one in cells]
-    heading = next((source for source in sources if source.startswith("# ")), output.stem)
-    if note:
-        text = f'<p class="note">{html(note)}</p>'
-        cells.insert(1, {"cell_type": "markdown", "id": "note", "metadata": {}, "source": text})
-    document["cells"] = cells
-    title = heading.splitlines()[0].lstrip("# ")
+    heading, *cells = [
+        one for one in document["cells"] if not _HIDDEN & {*one["metadata"].get("tags", [])}
+    ]
+    title = "".join(heading["source"]).splitlines()[0].lstrip("# ")
+    text = f'<p class="note">{html(note)}</p>' if note else ""
+    small = {"cell_type": "markdown", "id": "note", "metadata": {}, "source": text}
+    document["cells"] = [heading, small, *cells]
     about = {"title": title, "page": output.name, "version": VERSION}
     templates = str(Path(__file__).parent / "templates")
     exporter = HTMLExporter(template_name="labkit", extra_template_basedirs=[templates])
@@ -95,20 +94,15 @@ def study_pages(folder: Path, campaign: Campaign, **given: str) -> list[dict[str
         "note": f"{'Measured here' if here else 'The reference'}: {given['data']}.",
     }
     notebooks = project("notebooks/analysis").glob(f"??-{campaign.study}.ipynb")
-    return [answer for one in notebooks for answer in _build(folder, one, given, about)]
+    return [answer for one in notebooks for answer in _build(folder, one, given, **about)]
 
 
 def _build(
-    folder: Path,
-    notebook: Path,
-    parameters: Mapping[str, str],
-    about: Mapping[str, Any] | None = None,
-    name: str = "",
+    folder: Path, notebook: Path, parameters: Mapping[str, str], name: str = "", **about: Any
 ) -> list[dict[str, Any]]:
     """Execute a notebook, write its page, and return what the index takes of it."""
     output = folder / (name or f"{notebook.stem}.html")
-    executed, about = folder / "notebooks" / notebook.name, about or {}
-    note = about.get("note", "")
+    executed, note = folder / "notebooks" / notebook.name, about.get("note", "")
     try:
         execute(notebook, executed, parameters, cwd=project())
     except LabkitError as error:
@@ -116,7 +110,7 @@ def _build(
         title = page(failed, output, note=note) if failed.exists() else notebook.stem
         return [{"page": output.name, "title": title, "error": str(error)}]
     title = page(executed, output, note=note)
-    cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
+    cells = json.loads(executed.read_text())["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     answers = [data[ANSWER] for data in outputs if ANSWER in data]
     return [{**answer, **about, "page": output.name, "title": title} for answer in answers]

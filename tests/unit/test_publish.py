@@ -11,23 +11,21 @@ from hypothesis import strategies as st
 from made_up import write
 
 from labkit import cli
-from labkit.analysis import claims, overview
+from labkit.analysis import claims, overview, publish
 from labkit.analysis.html import VERDICTS, Html, Table
-from labkit.analysis.publish import ANSWER, page, report
+from labkit.analysis.publish import ANSWER, page
+from labkit.errors import LabkitError
 
 HOSTILE = "<script src=https://evil.example/x.js></script><img src=x onerror=alert(1)>"
 TEXT = st.text(st.characters(exclude_categories=["C", "Z"]))
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><text>5 us</text></svg>'
-PARAMETERS = {"tags": ["parameters"]}
 
 
 def notebook(path, *cells):
-    """Write a notebook of cells, or of the sources of code cells."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    cells = [nb.new_code_cell(one) if isinstance(one, str) else one for one in cells]
     for number, cell in enumerate(cells):
         cell["id"] = str(number)
-    path.write_text(json.dumps(nb.new_notebook(cells=cells)))
+    path.write_text(json.dumps(nb.new_notebook(cells=list(cells))))
     return path
 
 
@@ -46,7 +44,7 @@ def soup(tmp_path_factory):
     executed = notebook(
         folder / "n.ipynb",
         nb.new_markdown_cell("# A <title>\n\nText."),
-        nb.new_code_cell("blocks: int = 5", metadata=PARAMETERS),
+        nb.new_code_cell("blocks: int = 5", metadata={"tags": ["parameters"]}),
         nb.new_code_cell("secret", metadata={"tags": ["hide"]}),
         shown({"text/html": table._repr_html_(), "text/plain": "Html"}),
         shown({"text/markdown": HOSTILE}),
@@ -96,21 +94,24 @@ def test_every_text_of_a_table_is_shown_as_it_is(texts, caption):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project with three studies, of which one fails, and with index and ledger."""
+    """A project with three studies, of which one fails; its notebooks show their parameters."""
+
+    def execute(source, executed, parameters, *, cwd):
+        files = (cwd / parameters[one] for one in ("ledger", "answers") if one in parameters)
+        data = {"text/plain": "".join(path.read_text() for path in files)}
+        if "data" in parameters:
+            data[ANSWER] = {"data": parameters["data"]}
+        if source.stem == "30-z":
+            executed = executed.with_name("30-z.failed.ipynb")
+        notebook(executed, nb.new_markdown_cell(f"# {source.stem}"), shown(data))
+        if source.stem == "30-z":
+            raise LabkitError("it failed")
+
+    monkeypatch.setattr(publish, "execute", execute)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(claims, "ledger", lambda *folders: pd.DataFrame({"in": map(str, folders)}))
-    notebook(tmp_path / "notebooks/00-start.ipynb")
-    given, ledger, answers = 'data: str = ""', 'ledger: str = ""', 'answers: str = ""'
-    answer = f'display({{"{ANSWER}": {{"data": data}}, "text/plain": ""}}, raw=True)'
-    for name, parameters, source in [
-        *[(f"analysis/{one}", [given, ledger], answer) for one in ("10-x", "20-y")],
-        ("analysis/30-z", [given, ledger], "1 / 0"),
-        ("90-ledger", [ledger], "print(open(ledger).read())"),
-        ("00-summary", [ledger, answers], "print(open(answers).read())"),
-    ]:
-        defaults = nb.new_code_cell("\n".join(parameters), metadata=PARAMETERS)
-        heading = nb.new_markdown_cell(f"# {name}")
-        notebook(tmp_path / f"notebooks/{name}.ipynb", heading, defaults, source)
+    for name in ("00-start", "analysis/10-x", "analysis/20-y", "analysis/30-z"):
+        notebook(tmp_path / f"notebooks/{name}.ipynb")
     for name, blocks in [
         *[("reference/x", 9), ("reference/y", 9), ("reference/z", 2)],
         *[("local/ask/x/one", 6), ("local/quick/x/one", 7), ("local/ask/y/one", 5)],
@@ -132,19 +133,18 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project):
         ("20-y.html", "data/reference/y", "reference"),
         ("30-z.html", None, None),
     ]
-    pages = {"10-x.html", "20-y.html", "30-z.html", "90-ledger.html", "index.html"}
-    names = {path.name for path in out.iterdir()}
-    assert names == pages | {"ledger.csv", "answers.json", "notebooks"}
-    assert "Measured here: data/local/quick/x/one" in (out / "10-x.html").read_text()
-    assert "ZeroDivisionError" in (out / "30-z.html").read_text()
-    index = (out / "index.html").read_text()
-    assert "data/local/quick/x/one" in index and "ZeroDivisionError" in index
+    pages = {path.name: path.read_text() for path in out.glob("*.html")}
+    assert set(pages) == {"10-x.html", "20-y.html", "30-z.html", "90-ledger.html", "index.html"}
+    assert "Measured here: data/local/quick/x/one" in pages["10-x.html"]
+    assert all(text in pages["index.html"] for text in ("data/local/quick/x/one", "it failed"))
+    assert "data/local" in pages["90-ledger.html"] and "<title>30-z</title>" in pages["30-z.html"]
 
 
 def test_a_folder_shows_the_campaigns_that_are_in_it(project):
-    answers = report(project / "out", project / "data/local/ask/x", say=lambda text: None)
-    assert [one["data"] for one in answers] == ["data/local/ask/x/one"]
-    assert (project / "out/ledger.csv").read_text() == f"in\n{project}/data/local/ask/x\n"
+    folder = project / "data/local/ask"
+    answers = publish.report(project / "out", folder, say=lambda text: None)
+    assert [one["data"] for one in answers] == ["data/local/ask/x/one", "data/local/ask/y/one"]
+    assert (project / "out/ledger.csv").read_text() == f"in\n{folder}\n"
 
 
 def test_the_ledger_prints_findings_and_writes_the_claims(tmp_path, monkeypatch, capsys):
