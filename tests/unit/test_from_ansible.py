@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import UsageError
+from labkit.paths import SHIPPED
 from labkit.rig.rigfile import RigFile, read_rigfile
-
-PROJECT = Path(__file__).parents[2]
-CONVERTER = PROJECT / "docs" / "rigs" / "from_ansible.py"
 
 
 def convert(folder: Path, name: str, old: str = "", new: str = "") -> RigFile:
-    text = (PROJECT / "tests" / "captured" / name).read_text().replace(old, new)
-    argv = [sys.executable, str(CONVERTER)]
+    text = (SHIPPED / "tests" / "captured" / name).read_text().replace(old, new)
+    argv = [sys.executable, str(SHIPPED / "docs" / "rigs" / "from_ansible.py")]
     printed = subprocess.run(argv, input=text, capture_output=True, text=True, check=True).stdout
-    path = folder / "rig.toml"
-    path.write_text(printed)
-    return read_rigfile(path)
+    (folder / "rig.toml").write_text(printed)
+    return read_rigfile(folder / "rig.toml")
 
 
 def test_roles_of_enoslib(tmp_path: Path) -> None:
@@ -36,7 +33,6 @@ def test_groups_of_an_inventory(tmp_path: Path) -> None:
     generator, layer2 = hosts.generator, hosts.sut.layer2
     assert (generator.ssh, generator.port, generator.sudo) == ("192.0.2.10", 2222, True)
     assert generator.addresses == ["198.18.0.2", "198.18.1.2"]
-    assert generator.cpus == "2-3" and hosts.sut.cpus == "2"
     assert layer2 is not None and layer2.port == "eth2"
     assert hosts.collector is not None and hosts.collector.mirrors == ["sut"]
 
