@@ -17,7 +17,7 @@ import click
 from labkit.errors import Interrupted, LabkitError, RigError, TimeOver, UsageError
 from labkit.paths import SHIPPED, project, relative
 from labkit.process import ended_as_by_ctrl_c
-from labkit.status import find, time_text
+from labkit.status import find, table, time_text
 from labkit.version import VERSION
 
 # Commands import what they need: `status` shares the machine with a running measurement.
@@ -252,12 +252,7 @@ def status(folders: tuple[Path, ...]) -> None:
     for cpus in (one.cpus for one in campaigns if one.process and one.cpus):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, parse_cpus(cpus))
-    if not campaigns:
-        click.echo("no campaign here")
-        return
-    import pandas as pd
-
-    click.echo(pd.DataFrame([one.as_row() for one in campaigns]).to_string(index=False))
+    click.echo(table(campaigns) if campaigns else "no campaign here")
     sys.exit(any(one.failed or one.state == "stopped" for one in campaigns))
 
 
@@ -465,9 +460,9 @@ def compare_datasets(first: Path, second: Path, margin: float) -> None:
     from labkit.analysis.rigs import compare_datasets as compare
     from labkit.data import load
 
-    table = compare(load(first), load(second), margin=margin)
-    click.echo(table.to_string(index=False))
-    sys.exit(bool(table["differs"].any()))
+    rows = compare(load(first), load(second), margin=margin)
+    click.echo(rows.to_string(index=False))
+    sys.exit(bool(rows["differs"].any()))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -46,18 +46,18 @@ class Campaign:
             return "finished"
         return "failed" if self.done + self.failed == self.planned else "stopped"
 
-    def as_row(self) -> dict[str, object]:
-        """Return the campaign as a row of a table."""
+    def as_row(self) -> tuple[str, ...]:
+        """Return the campaign as a row of the table."""
         left = self.left_seconds if self.process else None
-        return {
-            "state": f"{self.state} ({self.process})" if self.process else self.state,
-            "study": self.study,
-            "trials": f"{self.done}/{self.planned}",
-            "failed": self.failed,
-            "last trial ended": time_text(self.ended_ns) if self.ended_ns else "-",
-            "minutes left": "-" if left is None else f"{left / 60:.1f}",
-            "campaign": os.path.relpath(self.path),
-        }
+        return (
+            f"{self.state} ({self.process})" if self.process else self.state,
+            self.study,
+            f"{self.done}/{self.planned}",
+            str(self.failed),
+            time_text(self.ended_ns) if self.ended_ns else "-",
+            "-" if left is None else f"{left / 60:.1f}",
+            os.path.relpath(self.path),
+        )
 
 
 def find(folders: Iterable[Path]) -> list[Campaign]:
@@ -116,6 +116,15 @@ def _process(lock: Path) -> str:
         except BlockingIOError:
             return file.read()
     return ""
+
+
+def table(campaigns: Sequence[Campaign]) -> str:
+    """Return a table of campaigns; pandas would take a second from a machine that measures."""
+    head = ("state", "study", "trials", "failed", "last trial ended", "minutes left", "campaign")
+    rows = [head, *(one.as_row() for one in campaigns)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (map(str.ljust, row, widths) for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def time_text(time_ns: int) -> str:
