@@ -17,16 +17,9 @@ from labkit.errors import UsageError, suggestion
 BASELINE_LEVELS = ("clean", "rules", "chroot", "cgroup")
 #: The runtimes that start containers, that is all but ``bare``.
 ENGINES = ("docker", "lxc", "rkt")
-#: The networks of placements.
-#:
-#: ========= ==============================================================================
-#: host      the host's own stack, shared
-#: bridge    layer 2: a bridge of the container and a lab interface of the host
-#: nat       a separate bridge, reached through a port that the host publishes
-#: macvlan   a second interface on the link of a lab interface
-#: overlay   the VXLAN of Docker Swarm
-#: weave     Weave Net
-#: ========= ==============================================================================
+#: The networks of placements: the host's own stack; a layer-2 bridge of the container and a lab
+#: interface of the host; a separate bridge, reached through a port that the host publishes; a
+#: second interface on the link of a lab interface; the VXLAN of Docker Swarm; Weave Net.
 NETWORKS = ("host", "bridge", "nat", "macvlan", "overlay", "weave")
 #: The storages of ``/data``: the container's own layer under the engine's driver (`DRIVER`), or a
 #: mount of a directory, a volume, or a union of the image's layers (`UNIONS`). "" means the layer
@@ -39,29 +32,17 @@ SECCOMP = ("default", "unconfined")
 
 @dataclass(frozen=True)
 class Workload:
-    """A server to be placed.
+    """A server to be placed."""
 
-    Parameters
-    ----------
-    argv : tuple of str
-        The command, which exists in the image and, for bare placements, on the host.
-    port : int
-        The port that it listens on; 0 for none.
-    protocol : {"udp", "tcp"}
-        The transport on which it listens when it is ready.
-    image : str
-        The name of its image.
-    second_protocol : {"", "udp", "tcp"}
-        A transport that it uses later on the same port, if any.
-    ends_with_client : bool
-        Whether it ends when its client does; its placement is then compared up to the window only.
-    """
-
+    #: The command, which exists in the image and, for bare placements, on the host.
     argv: tuple[str, ...]
+    #: The port that it listens on, 0 for none, and the transport there when it is ready.
     port: int
     protocol: str = "udp"
     image: str = "net"
+    #: A transport that it uses later on the same port, if any.
     second_protocol: str = ""
+    #: Whether it ends when its client does; it is then compared up to the window only.
     ends_with_client: bool = False
 
     @property
@@ -77,30 +58,20 @@ def waiting(image: str) -> Workload:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a control group; None leaves a resource at the engine's default.
+    """Limits of a control group; None leaves a resource at the engine's default."""
 
-    Parameters
-    ----------
-    cpuset : str, optional
-        CPU list, such as ``"1"`` or ``"0-1"``.
-    shares : int, optional
-        CPU weight on the scale of cgroup v1 (``cpu.shares``, default 1024).
-    period_us, quota_us : int, optional
-        CPU bandwidth: at most ``quota_us`` of CPU time in each ``period_us``.
-    memory : int, optional
-        Memory limit in bytes.
-    fifo : int, optional
-        Priority in the real-time class ``SCHED_FIFO``, 1 to 99; without it, the default class.
-    reads_per_s : int, optional
-        Requests a second that it may read from the disk of the engine's data; of Docker only.
-    """
-
+    #: CPU list, such as ``"0-1"``.
     cpuset: str | None = None
+    #: CPU weight on the scale of cgroup v1 (``cpu.shares``, default 1024).
     shares: int | None = None
+    #: CPU bandwidth: at most `quota_us` of CPU time in each `period_us`.
     period_us: int | None = None
     quota_us: int | None = None
+    #: Memory in bytes.
     memory: int | None = None
+    #: Priority in the real-time class ``SCHED_FIFO``, 1 to 99; without it, the default class.
     fifo: int | None = None
+    #: Requests a second that it may read from the disk of the engine's data; of Docker only.
     reads_per_s: int | None = None
 
     def __post_init__(self) -> None:
@@ -157,31 +128,18 @@ def cpu_set(text: str) -> frozenset[int]:
 class Placement:
     """Where a workload runs; created by `bare`, `docker` or `container`.
 
-    Parameters
-    ----------
-    runtime : str
-        ``bare``, or one of `ENGINES`.
-    network : str
-        One of `NETWORKS`.
-    baseline_level : str
-        For the runtime ``bare``, one of `BASELINE_LEVELS`; otherwise "".
-    limits : Limits
-        Control-group limits and scheduling class.
-    storage : str
-        For a container, one of `STORAGES`; "" for the engine's default driver.
-    seccomp : {"default", "unconfined"}
-        The filter of a container's system calls: the engine's, or (Docker only) none.
-
     Examples
     --------
     >>> str(docker("bridge"))
     'docker bridge'
     """
 
+    #: ``bare``, or one of `ENGINES`; one of `NETWORKS`; of ``bare``, one of `BASELINE_LEVELS`.
     runtime: str
     network: str = "host"
     baseline_level: str = ""
     limits: Limits = field(default_factory=Limits)
+    #: Of Docker: one of `STORAGES`, or "" for the engine's driver; one of `SECCOMP`.
     storage: str = ""
     seccomp: str = "default"
 
@@ -235,9 +193,8 @@ def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
     Parameters
     ----------
     level : {"clean", "rules", "chroot", "cgroup"}
-        ``clean``: on a host without an engine; ``rules``: on a host with an engine and its firewall
-        rules; ``chroot``: also in the image's root file system; ``cgroup``: also in a control group
-        like a container's.
+        A host without an engine; one with an engine's firewall rules; there also in the image's
+        root file system; also in a control group like a container's.
     limits : Limits, optional
         Of the level ``cgroup``; the scheduling class of every level.
     """

@@ -115,7 +115,7 @@ class Churn:
 
 @contextmanager
 def churn(engine: Engine, instance: Instance, argv: Sequence[str]) -> Iterator[Churn]:
-    """Start containers in a loop (`Engine.churn`); the block begins with the first."""
+    """Start containers in a loop (`churning`); the block begins with the first."""
     target, label, directory = instance.target, instance.label, instance.folder
     job, result = Job(target.host, directory), Churn()
     try:

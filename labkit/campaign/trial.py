@@ -34,6 +34,7 @@ from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Engine, Instance, Server, placed
 from labkit.runtimes.base import reached_at
+from labkit.runtimes.docker import churning
 from labkit.runtimes.verify import COUNTED, check_translated, check_unchanged
 from labkit.tools.base import Client, Measurement
 from labkit.tools.parsing import paused
@@ -374,7 +375,7 @@ class Trial:
         self._commands.append(brief(workload.argv))
         label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))
         instance = Instance(target, placement, workload, cpus, label)
-        argv = runtime.churn(instance)
+        argv = churning(instance)
         # The loop itself, outside the containers, runs on the harness's CPUs.
         argv = ["taskset", "-c", self._outside(), *argv]
         with background.churn(runtime, instance, argv) as churn:

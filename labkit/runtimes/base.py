@@ -94,10 +94,7 @@ class Server:
 
 
 class Engine(ABC):
-    """How to start, enter and stop a workload, and what must be true of it then.
-
-    It keeps nothing: by an instance's label it finds on the host what belongs to it.
-    """
+    """An engine; by an instance's label it finds on the host what belongs to it."""
 
     #: Networks that it cannot have on any rig, with the reason.
     impossible: ClassVar[Mapping[str, str]] = {}
@@ -123,16 +120,6 @@ class Engine(ABC):
     @abstractmethod
     def expect(self, instance: Instance, started: Started) -> Facts:
         """Return the facts that the agent must observe."""
-
-    def churn(self, instance: Instance) -> list[str]:
-        """Return a command that starts, awaits and removes placements in an endless loop.
-
-        It prints a line for each that was started.
-        """
-        raise PlacementError(
-            f"{instance.placement.runtime} does not support starting containers in a loop",
-            remedy="use docker(...)",
-        )
 
 
 def network_of(target: Target, name: str) -> Network:
@@ -176,9 +163,8 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
 
     A workload without a port is ready once its process is no longer what started it.
     """
-    place = {"pid": started.pid, "port": workload.port, "protocol": workload.protocol}
-    waiting: dict[str, Any] = {**place, "argv": list(workload.argv), "seconds": seconds}
-    if why := host.call("await_ready", **waiting):
+    place: dict[str, Any] = {"pid": started.pid, "argv": list(workload.argv), "seconds": seconds}
+    if why := host.call("await_ready", port=workload.port, protocol=workload.protocol, **place):
         where = f"host {host.name}, process {started.pid}"
         raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)
 

@@ -67,11 +67,6 @@ class Docker(Engine):
         engine = f"DOCKER_HOST={instance.target.engine}"
         return ["env", engine, "docker", "exec", PREFIX + instance.label, *argv]
 
-    def churn(self, instance: Instance) -> list[str]:
-        """Return a loop of containers; `stop` with the same label removes the last of them."""
-        argv = script(_CHURN, PREFIX + instance.label, *self.options(instance))
-        return ["env", f"DOCKER_HOST={instance.target.engine}", *argv]
-
     def expect(self, instance: Instance, started: Started) -> verify.Facts:
         """Return the facts of a container on each network."""
         storage, image = instance.target.storage, instance.image
@@ -121,6 +116,12 @@ class Docker(Engine):
         if not (network := instance.network):
             return ["--network", "host"]
         return ["--network", network.engine, "--ip", network.address(target.place)]
+
+
+def churning(instance: Instance) -> list[str]:
+    """Return an endless loop of containers that prints a line for each; `stop` ends the last."""
+    argv = script(_CHURN, PREFIX + instance.label, *Docker().options(instance))
+    return ["env", f"DOCKER_HOST={instance.target.engine}", *argv]
 
 
 def _docker(target: Target, *argv: str, timeout: float = 60.0) -> Result:

@@ -48,32 +48,24 @@ def of_process(instance: Instance, network: Network | None) -> Facts:
         return facts
     # By another port, packets could take another way than the one that the label names.
     others = {port for one in target.networks.values() for port in (one.port, one.parent)}
-    return {
-        **facts,
-        f"address {network.address(target.place)}": "yes",
-        **of_bridge(network, others - {"", network.port}),
-        **of_tunnel(network),
-    }
+    own = {f"address {network.address(target.place)}": "yes"}
+    return {**facts, **own, **of_links(network, sorted(others - {"", network.port}))}
 
 
-def of_bridge(network: Network, others: Iterable[str]) -> Facts:
-    """Return the facts of the host's bridge, or of the interface that a macvlan is on."""
+def of_links(network: Network, others: Iterable[str]) -> Facts:
+    """Return the facts of a network's bridge, macvlan, and tunnel or router to other hosts."""
+    facts: dict[str, str | tuple[str, ...]] = {}
     if network.parent:
-        return {f"macvlan of {network.parent}": "bridge"}
-    if not network.bridge:
-        return {}
-    facts = {f"{port} on {network.bridge}": "none" for port in sorted(others)}
-    facts |= {f"{network.port} on {network.bridge}": "yes"} if network.port else {}
-    return {**facts, f"bridge {network.bridge}": "yes"}
-
-
-def of_tunnel(network: Network) -> Facts:
-    """Return the facts of a network between hosts: where its tunnel or its router leads."""
+        facts[f"macvlan of {network.parent}"] = "bridge"
+    elif network.bridge:
+        facts |= {f"{port} on {network.bridge}": "none" for port in others}
+        facts |= {f"{network.port} on {network.bridge}": "yes"} if network.port else {}
+        facts[f"bridge {network.bridge}"] = "yes"
     if network.router:
-        return {f"router to {end}": ("fastdp", "sleeve") for end in network.remotes}
-    if not (network.remotes or network.sandboxes):
-        return {}
-    return {"tunnel": "yes", **{f"tunnel to {end}": "yes" for end in network.remotes}}
+        facts |= {f"router to {end}": ("fastdp", "sleeve") for end in network.remotes}
+    elif network.remotes or network.sandboxes:
+        facts |= {"tunnel": "yes", **{f"tunnel to {end}": "yes" for end in network.remotes}}
+    return facts
 
 
 def of_container(instance: Instance, network: Network | None, group: str, holder: str) -> Facts:

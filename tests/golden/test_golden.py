@@ -37,6 +37,7 @@ from labkit.placement import (
     waiting,
 )
 from labkit.runtimes import RUNTIMES, Instance
+from labkit.runtimes.docker import churning
 from labkit.tools import exchange
 
 HERE = Path(__file__).parent
@@ -173,8 +174,8 @@ def life(placement, workload, cpus):
     for name, step in {
         "start": lambda: engine.start(instance),
         "enter": lambda: engine.enter(instance, ["taskset", "-c", cpus, "true", "a b"]),
-        "come and go": lambda: engine.churn(instance),
         "stop": lambda: engine.stop(instance),
+        **({"come and go": lambda: churning(instance)} if placement.runtime == "docker" else {}),
     }.items():
         host.commands.clear()
         try:
