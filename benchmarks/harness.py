@@ -67,10 +67,10 @@ def by_hand(lab: Rig, placement: Placement, wait: str, folder: Path) -> dict[str
     return {"median_ns": float(np.median(rtt)), "seconds": time.monotonic() - began}
 
 
-def ping(trial: Any) -> Any:
+def ping(trial: Any, placement: Placement, wait: str) -> Any:
     """Run a trial as a study does."""
-    with trial.serve(sockperf.server(trial.wait), trial.placement) as server:
-        client = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait=trial.wait)
+    with trial.serve(sockperf.server(wait), placement) as server:
+        client = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait=wait)
         return trial.measure(client)
 
 
@@ -79,8 +79,11 @@ def by_labkit(lab: Rig, placement: Placement, wait: str, folder: Path) -> dict[s
     study = Study(
         "harness",
         ping,
-        factors={"placement": [placement], "wait": [wait], "affinity": ["split"]},
-        treatments={"affinity": treatments.Pinning()},
+        factors={
+            "placement": [placement],
+            "wait": [wait],
+            "affinity": treatments.Pinning("split"),
+        },
     )
     row = study.plan(lab, blocks=1, seed=1).run(folder, new=True).ok.iloc[-1]
     found = {"median_ns": row["rtt_ns_median"], "seconds": row["seconds"]}

@@ -1,8 +1,8 @@
 """labkit: a lab for measuring container performance.
 
-A notebook declares a `Study`, opens a `Rig`, shows the plan and runs it; `results` reads the
-campaign and compares its conditions, `ledger` holds published claims against campaigns. Names are
-imported when they are first used: a command that needs no statistics does not wait.
+A notebook declares a `Study` and runs it on a `Rig`; `results` reads the campaign and compares its
+conditions, `ledger` holds published claims against campaigns. Names are imported when they are
+first used: a command that needs no statistics does not wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _PLACES = {
     "Rig": "labkit.rig:Rig",
     "Study": "labkit.campaign.study:Study",
     "bare": "labkit.placement:bare",
-    "check_parameters": "labkit.notebooks:check_parameters",
     "compare": "labkit.analysis.stats:compare",
     "container": "labkit.placement:container",
     "docker": "labkit.placement:docker",

@@ -14,6 +14,7 @@ A campaign is a folder with these files; ``labkit dataset pack`` makes the packe
 from __future__ import annotations
 
 import contextlib
+import html
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,6 +50,16 @@ class Campaign:
 
     def __repr__(self) -> str:
         return f"Campaign({str(self.path)!r}: {self.study}, {len(self.ok)} trials)"
+
+    def _repr_html_(self) -> str:
+        """Medians of the outcomes by condition, and the attempts that failed or are flagged."""
+        factors = [*self.factors, "repeat"]
+        outcomes = [name for name in self.plan.get("outcomes", []) if name in self.ok]
+        medians = self.ok.groupby(factors, sort=False)[outcomes].median()
+        odd = (self.trials["status"] != "ok") | (self.trials["flags"] != "")
+        columns = ["trial", *self.factors, "status", "flags", "problem"]
+        tables = (medians, self.trials.loc[odd, columns])
+        return "".join([f"<p>{html.escape(repr(self))}</p>", *(one.to_html() for one in tables)])
 
     @property
     def study(self) -> str:

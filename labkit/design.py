@@ -1,31 +1,27 @@
 """The design of a campaign: conditions, the order of seeded blocks, and the plan's identity.
 
-A randomised complete block design: each block contains every feasible condition once, in an order
-drawn from the seed. A few conditions run twice in each block (A/A repeats), so that every report
-can show the rig's noise. Conditions that are compared with each other can be kept together within a
-block, since a machine's state changes over the minutes that a block takes.
+A randomised complete block design: each block has every feasible condition once, in an order drawn
+from the seed, and a few of them twice (A/A), which shows the rig's noise.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from labkit.errors import PlanMismatch, UsageError, suggestion
+from labkit.errors import PlanMismatch, UsageError
 
 Levels = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One combination of levels: pairs of factor and level, in the order of the factors.
-
-    ``repeat`` is 1, or 2 for the A/A repeat.
-    """
+    """A combination of levels: pairs of factor and level, and 2 for its A/A repeat, else 1."""
 
     levels: tuple[tuple[str, Any], ...]
     repeat: int = 1
@@ -55,10 +51,7 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Design:
-    """The feasible conditions, the order of each block, and the infeasible conditions.
-
-    `order` has for each block the indices into `conditions`, in the order of execution.
-    """
+    """The feasible conditions, the order of each block as indices of them, and the infeasible."""
 
     conditions: tuple[Condition, ...]
     order: tuple[tuple[int, ...], ...]
@@ -89,30 +82,27 @@ def condition_label(levels: Mapping[Any, Any]) -> str:
     return " | ".join(map(level_label, levels.values()))
 
 
-def _conditions(factors: Mapping[str, Sequence[Any]]) -> list[Condition]:
-    """Return every combination of levels; the last factor varies fastest."""
+def call(function: Callable[..., Any], values: Mapping[str, Any], *first: Any) -> Any:
+    """Call a function with `first`, then with those of some values that its parameters name."""
+    names = [*inspect.signature(function).parameters][len(first) :]
+    return function(*first, **{name: values[name] for name in names if name in values})
+
+
+def combinations(
+    factors: Mapping[str, Sequence[Any]], only: Callable[..., bool] | None = None
+) -> list[Condition]:
+    """Return the combinations of levels that belong; the last factor varies fastest.
+
+    `only` names the factors that it depends on.
+    """
     if not factors:
         raise UsageError("a study needs at least one factor")
     for name, levels in factors.items():
         labels = [level_label(level) for level in levels]
         if not labels or len(set(labels)) != len(labels):
             raise UsageError(f"factor {name!r} needs distinct levels, got {labels}")
-    return [
-        Condition(tuple(zip(factors, combination, strict=True)))
-        for combination in itertools.product(*factors.values())
-    ]
-
-
-def _matches(condition: Condition, part: Levels) -> bool:
-    """Return whether the condition has all levels of `part`."""
-    levels = dict(condition.levels)
-    unknown = set(part) - set(levels)
-    if unknown:
-        raise UsageError(
-            f"no factor called {', '.join(sorted(unknown))}",
-            remedy=suggestion(min(unknown), levels),
-        )
-    return all(level_label(levels[name]) == level_label(level) for name, level in part.items())
+    every = (dict(zip(factors, one, strict=True)) for one in itertools.product(*factors.values()))
+    return [Condition(tuple(one.items())) for one in every if only is None or call(only, one)]
 
 
 def make_design(
@@ -120,39 +110,33 @@ def make_design(
     *,
     blocks: int,
     seed: int,
-    keep: Callable[[Levels], bool] | None = None,
+    only: Callable[..., bool] | None = None,
     twice: Sequence[Levels] = (),
-    infeasible: Callable[[Levels], str | None] | None = None,
+    infeasible: Callable[[Levels], str | None] = lambda levels: None,
     together: Sequence[str] = (),
 ) -> Design:
     """Return the randomised complete block design of the factors.
 
-    `keep` selects combinations, `twice` those with an A/A repeat, and `infeasible` returns the
+    `only` selects combinations, `twice` those with an A/A repeat, and `infeasible` returns the
     reason why the rig cannot run a combination, or None. Conditions with the same levels of the
     factors in `together` follow each other within a block; the order of these groups is drawn too.
     """
     if not isinstance(blocks, int) or blocks < 1:
         raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
+    wanted = [{name: level_label(level) for name, level in one.items()} for one in twice]
     feasible: list[Condition] = []
     excluded: list[Infeasible] = []
-    for condition in _conditions(factors):
-        if keep is not None and not keep(dict(condition.levels)):
-            continue
-        reason = infeasible(dict(condition.levels)) if infeasible else None
-        if reason:
+    for condition in combinations(factors, only):
+        if reason := infeasible(dict(condition.levels)):
             excluded.append(Infeasible(condition.label, reason))
             continue
         feasible.append(condition)
-        if any(_matches(condition, part) for part in twice):
+        texts = {name: level_label(level) for name, level in condition.levels}
+        if any(one.items() <= texts.items() for one in wanted):
             feasible.append(Condition(condition.levels, repeat=2))
     if not feasible:
         reasons = "; ".join(sorted({condition.reason for condition in excluded}))
         raise UsageError("this rig can run no condition of the study", why=reasons)
-    if unknown := [name for name in together if name not in factors]:
-        raise UsageError(
-            f"together: no factor called {', '.join(unknown)}",
-            remedy=suggestion(unknown[0], factors),
-        )
     order = tuple(_shuffled(feasible, seed, block, together) for block in range(1, blocks + 1))
     return Design(tuple(feasible), order, tuple(excluded))
 
@@ -204,12 +188,8 @@ def _flatten(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return (name, before, after) of every entry that differs between two identities."""
     old, new = _flatten(canonical(before)), _flatten(canonical(after))
-    missing = "(absent)"
-    return [
-        (".".join(path), old.get(path, missing), new.get(path, missing))
-        for path in {**old, **new}
-        if path not in old or path not in new or old[path] != new[path]
-    ]
+    both = [(path, old.get(path, "(absent)"), new.get(path, "(absent)")) for path in {**old, **new}]
+    return [(".".join(path), *values) for path, *values in both if values[0] != values[1]]
 
 
 def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads a study notebook up to where its rig is opened, with other parameters."""
+"""Reads a study notebook up to where it runs, with other parameters."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from labkit.paths import project
 
 
 def declared(name: str, **parameters: Any) -> dict[str, Any]:
-    """Return the names that a study's notebook defines before it opens its rig."""
-    names: dict[str, Any] = {"In": []}
+    """Return the names that a study's notebook defines before it runs."""
+    names: dict[str, Any] = {}
     for cell in nbformat.read(project("notebooks/studies") / name, 4).cells:
         if cell.cell_type != "code":
             continue
-        if "Rig.open(" in cell.source:
+        if "study.run(" in cell.source:
             break
         exec(compile(cell.source, cell.id, "exec"), names)
         if "parameters" in cell.metadata.get("tags", []):

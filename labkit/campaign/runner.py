@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from labkit.campaign.progress import LOG, shown
+import tqdm
+import tqdm.auto
+
 from labkit.campaign.store import Store
-from labkit.campaign.treatments import CpuSpeed, Treatment
+from labkit.campaign.treatments import CpuSpeed
 from labkit.campaign.trial import Attempt, Trial
 from labkit.campaign.window import drivers
-from labkit.design import Condition, Design, trial_name
+from labkit.design import Condition, trial_name
 from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.hosts.cache_line import least_read
 from labkit.placement import parse_cpus
-from labkit.process import announce
+from labkit.process import announce, open_progress
 from labkit.rig import Rig
-from labkit.runtimes import Engine
-from labkit.tools.base import Measurement
 
+if TYPE_CHECKING:
+    from labkit.campaign.study import Plan
+
+#: At the level INFO it has a line a trial, at WARNING those that failed.
+LOG = logging.getLogger("labkit.campaign")
 #: Attempts at a trial in one run; each is a row.
 ATTEMPTS = 2
 #: Planned trials failed in a row after which a run ends: the rig is broken.
@@ -41,51 +48,47 @@ Planned = tuple[int, int, Condition]
 
 @dataclass
 class Runner:
-    """The run of a plan on a rig."""
+    """The run of a plan into a locked store."""
 
-    study: str
-    rig: Rig
-    design: Design
-    protocol: Callable[[Trial], Measurement]
-    settings: Mapping[str, Any]
-    treatments: Mapping[str, Treatment]
+    plan: Plan
+    store: Store
     #: The only blocks to run, all of them when empty, and seconds for them (0: no limit).
     blocks: Collection[int] = ()
     seconds: float = 0.0
-    _runtimes: dict[str, Engine] = field(default_factory=dict)
-    #: The boot identifiers of the hosts, and the last attempt at each trial.
-    _boots: dict[str, str] = field(default_factory=dict)
+    #: The last attempt at each trial, and the boot identifiers of the hosts.
     _attempts: dict[str, int] = field(default_factory=dict)
+    _boots: dict[str, str] = field(default_factory=dict)
 
-    def run(self, store: Store, facts: Mapping[str, Any]) -> None:
+    def run(self) -> None:
         """Run every trial of the plan that has not succeeded yet."""
-        rows = store.attempts()
+        rows = self.store.attempts()
         self._attempts = {row["trial"]: row["attempt"] for row in rows}
         measured = {row["trial"] for row in rows if row["status"] == "ok"}
         todo = [
             planned
-            for planned in self.design.trials()
+            for planned in self.plan.design.trials()
             if trial_name(*planned[:2]) not in measured
             and (not self.blocks or planned[0] in self.blocks)
         ]
         if not todo:
             return
-        self._boots = {
-            role: boot
-            for role, one in facts.items()
-            if (boot := str(one.get("volatile", {}).get("boot_id") or ""))
+        boots = {
+            role: str(of.get("volatile", {}).get("boot_id") or "")
+            for role, of in self.plan.facts.items()
         }
-        session = store.session(facts, " ".join(sorted(set(self._boots.values()))))
+        self._boots = {role: boot for role, boot in boots.items() if boot}
+        boot = " ".join(sorted(set(self._boots.values())))
+        session = self.store.session(self.plan.facts, boot)
         self._compare_with(rows)
-        progress = shown(self.study, total=len(self.design), done=len(measured))
-        with progress as bar, pinned_to_harness(self.rig):
+        total, done = len(self.plan.design), len(measured)
+        with progress(self.plan.study.name, total, done) as bar, pinned_to_harness(self.plan.rig):
             try:
-                for trial in self._run_all(store, todo, session):
-                    measured |= {trial}
+                for _ in self._run_all(todo, session):
+                    done += 1
                     bar.update()
             except KeyboardInterrupt as error:
                 # A notebook shows only the error, so that its message says how to continue.
-                kept = f"{len(measured)} of {len(self.design)} trials are measured and kept"
+                kept = f"{done} of {total} trials are measured and kept"
                 error.args = (f"{kept}; run the same again to measure the rest",)
                 # The traceback would show some wait deep in labkit.
                 error.__traceback__ = None
@@ -96,14 +99,15 @@ class Runner:
 
         One that begins with disturbed CPUs has nothing else to compare them with.
         """
-        self.rig.nearest_ns = min(self.rig.nearest_ns, least_read(rows))
+        rig = self.plan.rig
+        rig.nearest_ns = min(rig.nearest_ns, least_read(rows))
         times = [row["reference_ns"] for row in rows if "reference_ns" in row]
-        for treatment in self.treatments.values():
+        for treatment in self.plan.study.treatments.values():
             if isinstance(treatment, CpuSpeed):
                 treatment.least_ns = min([treatment.least_ns, *times])
 
-    def _run_all(self, store: Store, todo: Sequence[Planned], session: int) -> Iterator[str]:
-        """Run trials block by block; yield the name of each that succeeded."""
+    def _run_all(self, todo: Sequence[Planned], session: int) -> Iterator[None]:
+        """Run trials block by block; yield after each that succeeded."""
         failed, longest, start = 0, 0.0, time.monotonic()
         for block, trials in itertools.groupby(todo, key=lambda planned: planned[0]):
             # A block in two sessions is in no paired comparison.
@@ -115,43 +119,37 @@ class Runner:
             for _, position, condition in trials:
                 keys = {"trial": trial_name(block, position), "block": block}
                 keys |= {"position": position, "session": session}
-                error = self._run_planned(store, condition, keys)
+                error = self._run_planned(condition, keys)
                 failed = failed + 1 if error else 0
                 if failed >= GIVE_UP:
+                    reasons = [getattr(error, name, "") for name in ("what", "why")]
                     raise LabkitError(
                         f"{failed} planned trials failed one after the other",
-                        where=str(store.path),
-                        why=_reasons(error),
+                        where=str(self.store.path),
+                        why="; ".join(filter(None, reasons)) or str(error),
                         remedy="see the trials' records there; `labkit doctor` checks the machine",
                     )
                 if not error:
-                    yield keys["trial"]
+                    yield
             longest = max(longest, time.monotonic() - began)
 
-    def _run_planned(
-        self, store: Store, condition: Condition, keys: Mapping[str, Any]
-    ) -> Exception | None:
+    def _run_planned(self, condition: Condition, keys: Mapping[str, Any]) -> Exception | None:
         """Run a planned trial until an attempt succeeds; return the last attempt's error."""
-        name = keys["trial"]
+        plan, name = self.plan, keys["trial"]
+        values = {**plan.settings, **dict(condition.levels)}
         failures = losses = 0
         while failures < ATTEMPTS and losses < LOSSES:
             number = self._attempts[name] = self._attempts.get(name, 0) + 1
             label = f"trial-{os.getpid()}-{name}-a{number}"
-            trial = Trial(
-                self.rig,
-                condition,
-                self.settings,
-                label,
-                self._runtimes,
-                keys["block"],
-                self.treatments,
-            )
-            done = trial.attempt(self.protocol, {"trial": name, "attempt": number, **keys})
-            store.add(done.record, done.measurement.samples, done.logs)
+            options = {"turn": keys["block"], "treatments": plan.study.treatments}
+            trial = Trial(plan.rig, values, label, **options)
+            numbered = {"trial": name, "attempt": number, **keys}
+            done = trial.attempt(plan.study.protocol, condition, numbered)
+            self.store.add(done.record, done.measurement.samples, done.logs)
             _log(done)
             if done.error is None:
                 return None
-            disturbed = isinstance(done.error, (HostUnreachable, CpusDisturbed))
+            disturbed = isinstance(done.error, HostUnreachable | CpusDisturbed)
             lost = self._await_hosts(label) or disturbed
             losses, failures = losses + lost, failures + (not lost)
         return done.error
@@ -168,14 +166,14 @@ class Runner:
         Rebooted
             A host has started anew.
         """
-        deadline = time.monotonic() + self.rig.patience
+        deadline = time.monotonic() + self.plan.rig.patience
         waited = False
         while True:
             waited = self._await_answers(deadline) or waited
             try:
                 self._check_boots()
                 if waited:
-                    self.rig.remove_trial(label)
+                    self.plan.rig.remove_trial(label)
                     LOG.info("all hosts answer again")
                 return waited
             except HostUnreachable:  # lost again
@@ -185,14 +183,14 @@ class Runner:
 
     def _await_answers(self, deadline: float) -> bool:
         """Wait until all hosts answer; tell whether any did not."""
-        waited = False
-        while silent := self.rig.silent():
+        rig, waited = self.plan.rig, False
+        while silent := rig.silent():
             left = deadline - time.monotonic()
             if left <= 0:
                 error = next(iter(silent.values()))
-                if self.rig.patience:
+                if rig.patience:
                     error.remedy = (
-                        f"it was waited for {self.rig.patience:.0f} s (patience in rig.toml); the "
+                        f"it was waited for {rig.patience:.0f} s (patience in rig.toml); the "
                         "same command measures the rest"
                     )
                 raise error
@@ -204,7 +202,7 @@ class Runner:
         return waited
 
     def _check_boots(self) -> None:
-        boots = self.rig.boots() if self._boots else {}
+        boots = self.plan.rig.boots() if self._boots else {}
         changed = [role for role, boot in self._boots.items() if boots.get(role, boot) != boot]
         if changed:
             raise Rebooted(
@@ -224,13 +222,6 @@ def _log(done: Attempt) -> None:
     else:
         text = "; ".join(line.strip() for line in str(done.error).splitlines())
         LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], text)
-
-
-def _reasons(error: Exception | None) -> str:
-    """Return an error's text, and its cause as far as it is known."""
-    if isinstance(error, LabkitError):
-        return "; ".join(text for text in (error.what, error.why) if text)
-    return str(error)
 
 
 @contextmanager
@@ -256,3 +247,44 @@ def _pin(pid: int, cpus: set[int]) -> None:
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.sched_setaffinity(int(task.name), cpus)
+
+
+class _AboveBar(logging.Handler):
+    """A handler that writes lines without breaking the bar."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._file = file
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.tqdm.write(self.format(record), file=self._file)
+        self._file.flush()
+
+
+@contextmanager
+def progress(title: str, total: int, done: int) -> Iterator[Any]:
+    """Show the trials of a campaign; yield the bar, to be updated after each of them.
+
+    A terminal and a notebook have a bar, and lines of failed trials. A file has a line a trial.
+    """
+    # tqdm's monitor is a thread that would wake up inside windows.
+    tqdm.tqdm.monitor_interval = 0
+    terminal, level = open_progress(), LOG.level
+    file = terminal or sys.stderr
+    notebook = terminal is None and "ipykernel" in sys.modules
+    lines = not notebook and not file.isatty()
+    handler = _AboveBar(file)
+    LOG.addHandler(handler)
+    if lines:
+        LOG.setLevel(logging.INFO)
+    options = {"total": total, "initial": done, "desc": title, "unit": "trial", "file": file}
+    options |= {"disable": lines, "mininterval": 0, "smoothing": 0.1, "dynamic_ncols": True}
+    try:
+        with (tqdm.auto.tqdm if notebook else tqdm.tqdm)(**options) as bar:
+            yield bar
+    finally:
+        LOG.setLevel(level)
+        LOG.removeHandler(handler)
+        if terminal:
+            terminal.close()

@@ -6,9 +6,12 @@ import ast
 import hashlib
 import html
 import inspect
+import itertools
 import os
+import sys
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,121 +22,220 @@ from labkit.campaign.runner import Runner, pinned_to_harness
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Attempt, Trial
-from labkit.design import Condition
-from labkit.errors import UsageError, suggestion
+from labkit.data import refuse_unknown
+from labkit.design import Condition, call, level_label
+from labkit.errors import UsageError
+from labkit.notebooks import check_parameters
 from labkit.paths import project
 from labkit.placement import Placement
 from labkit.rig import Rig
+from labkit.rig.networks import NAMES
 from labkit.tools.base import Measurement
 from labkit.version import MEASUREMENT_VERSION, VERSION
 
 Levels = Mapping[str, Any]
+#: Seconds of one trial outside its window, rounded up from those of the development machine.
+OVERHEAD = 0.8
 
 
 @dataclass(frozen=True)
 class Study:
     """One research question, as its notebook declares it.
 
+    Functions name the levels and settings that they take: ``def ping(trial, placement, wait)``.
+
     Parameters
     ----------
     name : str
         Short, of letters, digits and hyphens: its folder in the data.
     protocol : callable
-        Runs one trial: takes a `labkit.campaign.trial.Trial`, returns what ``measure`` returned.
-    factors : mapping of str to sequence
-        What is varied, with its levels.
+        Runs one trial: takes a `labkit.campaign.trial.Trial` and levels, returns what ``measure``
+        returned.
+    factors : mapping of str to sequence or Treatment
+        What is varied, with its levels; a treatment (`labkit.treatments`) is applied to each trial.
     settings : mapping
-        What all trials have in common.
+        What all trials have in common: data, a treatment with one level, or a function of the rig.
+    variants : mapping
+        Settings that are factors where they have several levels, in a list or a treatment: then the
+        data are of the study ``name-factor``, and stand beside those of the study.
+    only : callable, optional
+        Takes levels; returns whether their combination belongs to the study.
+    infeasible : callable, optional
+        Takes levels and ``rig``; returns why it cannot be measured there, or None.
     baseline : mapping
         Levels of the condition that the others are compared with.
     twice : sequence of mapping
         Conditions that run twice in each block (A/A), for the noise floor.
-    keep : callable, optional
-        Takes a combination of levels; returns whether it belongs to the study.
-    tools : mapping of str to callable, optional
-        Takes a host, returns the version of the tool there: ``{"sockperf": sockperf.probe}``.
-    margin : float
-        Relative difference up to which two conditions count as equal; fixed with the plan.
-    seconds : callable, optional
-        Takes a combination of levels; returns the expected seconds of its window.
-    treatments : mapping of str to Treatment
-        Treatments by the name of their factor or setting (`labkit.treatments`).
-    outcomes : sequence of str
-        Columns of `labkit.data.Campaign.trials`, such as ``rtt_ns_median``: what the study was made
-        to compare, fixed with the plan.
     together : sequence of str
         Factors: conditions with the same levels of them follow each other within a block, so that
         little time passes between what is compared.
-    variant : str
-        Set when a further factor makes other data of it, such as ``"seccomp"``: the data are of
-        the study ``name-variant``, and stand beside those of the study instead of in their place.
+    outcomes : sequence of str
+        Columns of `labkit.data.Campaign.trials`, such as ``rtt_ns_median``: what the study was made
+        to compare, fixed with the plan.
+    margin : float
+        Relative difference up to which two conditions count as equal; fixed with the plan.
+    tools : mapping of str to callable
+        Takes a host, returns the version of the tool there: ``{"sockperf": sockperf.probe}``.
+    seconds : callable, optional
+        Takes levels; returns the expected seconds of a trial's windows.
 
     Examples
     --------
-    >>> from labkit import Study, docker, treatments
+    >>> from labkit import Study, docker
+    >>> from labkit.campaign.treatments import BusyPolling
     >>> study = Study(
     ...     "waiting",
-    ...     lambda trial: ...,
-    ...     factors={"placement": [docker("host")], "wait": ["block", "busy_poll"]},
-    ...     treatments={"wait": treatments.BusyPolling()},
+    ...     lambda trial, placement, wait: ...,
+    ...     factors={"placement": [docker("host")], "wait": BusyPolling("block", "busy_poll")},
     ... )
     """
 
     name: str
-    protocol: Callable[[Trial], Measurement]
-    factors: Mapping[str, Sequence[Any]]
+    protocol: Callable[..., Measurement]
+    factors: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    variants: Mapping[str, Any] = field(default_factory=dict)
+    only: Callable[..., bool] | None = None
+    infeasible: Callable[..., str | None] | None = None
     baseline: Levels = field(default_factory=dict)
     twice: Sequence[Levels] = ()
-    keep: Callable[[Levels], bool] | None = None
-    tools: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
-    margin: float = 0.02
-    seconds: Callable[[Levels], float] | None = None
-    treatments: Mapping[str, Treatment] = field(default_factory=dict)
-    outcomes: Sequence[str] = ()
     together: Sequence[str] = ()
-    variant: str = ""
-
-    @property
-    def title(self) -> str:
-        """The name in the data: that of the study and of its variant."""
-        return f"{self.name}-{self.variant}" if self.variant else self.name
+    outcomes: Sequence[str] = ()
+    margin: float = 0.02
+    tools: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    seconds: Callable[..., float] = lambda: 5.0
 
     def __post_init__(self) -> None:
-        names = {*self.factors, *self.settings}
-        if unknown := [name for name in self.treatments if name not in names]:
-            raise UsageError(
-                f"treatments of neither a factor nor a setting: {', '.join(unknown)}",
-                where=f"study {self.name}",
-                remedy=suggestion(unknown[0], sorted(names)),
-            )
         if not 0 < self.margin < 1:
             raise UsageError(
                 f"the margin is {self.margin}",
                 where=f"study {self.name}",
                 remedy="a share above 0 and below 1, such as 0.02 for 2 %",
             )
+        for levels in (self.baseline, *self.twice, self.together):
+            refuse_unknown("factor", levels, self.levels)
+        labels = {name: map(level_label, self.levels[name]) for name in self.baseline}
+        for name, level in self.baseline.items():
+            refuse_unknown(f"level of {name}", [level_label(level)], labels[name])
+        given = {self.protocol: 1, self.only: 0, self.infeasible: 0, self.seconds: 0}
+        for function, first in given.items():
+            names = list(inspect.signature(function).parameters)[first:] if function else []
+            refuse_unknown("factor or setting", names, ["rig", *self.levels, *self.constants])
 
-    def infeasible(self, rig: Rig, levels: Levels) -> str | None:
-        """Return why a rig cannot run these placements and treatments, or None.
+    @cached_property
+    def levels(self) -> dict[str, list[Any]]:
+        """The levels of each factor."""
+        varied = {name: one for name, one in self.variants.items() if len(_levels(one)) > 1}
+        return {name: _levels(one) for name, one in {**self.factors, **varied}.items()}
+
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        """The settings, each with its one value."""
+        fixed = {name: one for name, one in self.variants.items() if name not in self.levels}
+        found = {name: _levels(one)[0] for name, one in fixed.items()}
+        for name, one in self.settings.items():
+            found[name] = one.levels[0] if isinstance(one, Treatment) else one
+        return found
+
+    @cached_property
+    def treatments(self) -> dict[str, Treatment]:
+        """The treatments by the name of their factor or setting."""
+        every = {**self.factors, **self.settings, **self.variants}
+        return {name: one for name, one in every.items() if isinstance(one, Treatment)}
+
+    @property
+    def title(self) -> str:
+        """The name in the data: that of the study and of its variant."""
+        varied = [name.replace("_", "-") for name in self.variants if name in self.levels]
+        return "-".join([self.name, *varied])
+
+    def settings_on(self, rig: Rig) -> dict[str, Any]:
+        """Return the settings, with those that are functions of the rig."""
+        return {name: one(rig) if callable(one) else one for name, one in self.constants.items()}
+
+    def why_infeasible(self, rig: Rig, settings: Levels, levels: Levels) -> str | None:
+        """Return why a rig cannot run a condition, or None."""
+        values = {**settings, **levels}
+        reasons = [rig.infeasible(one) for one in levels.values() if isinstance(one, Placement)]
+        for name, treatment in self.treatments.items():
+            reasons.append(treatment.feasibility(rig, values[name], levels))
+        if self.infeasible:
+            reasons.append(call(self.infeasible, {**values, "rig": rig}))
+        return next(filter(None, reasons), None)
+
+    def needs(self) -> dict[str, Any]:
+        """Return what a rig is opened with: networks, and what treatments need."""
+        kept = [dict(one.levels) for one in design.combinations(self.levels, self.only)]
+        used = {name: [*dict.fromkeys(one[name] for one in kept)] for name in self.levels}
+        networks = [
+            one.network
+            for one in itertools.chain(*used.values())
+            if isinstance(one, Placement)
+            and one.network in NAMES
+            # Docker publishes ports by itself, other engines need a network for it.
+            and (one.network, one.runtime) != ("nat", "docker")
+        ]
+        found: dict[str, Any] = {"networks": list(dict.fromkeys(networks))}
+        for name, treatment in self.treatments.items():
+            found |= treatment.needs(used.get(name) or [self.constants[name]])
+        return found
+
+    @contextmanager
+    def opened(self, spec: str | Path) -> Iterator[Rig]:
+        """Open a rig with what the study needs, for a ``with`` block."""
+        needs = self.needs()
+        with ExitStack() as stack:
+            rig = stack.enter_context(Rig.open(spec))
+            if "peer" in needs:
+                stack.enter_context(rig.peer(needs["peer"], clean=needs["clean_peer"]))
+            stack.enter_context(rig.networks(needs["networks"]))
+            if "collector" in needs:
+                stack.enter_context(rig.collector(*needs["collector"]))
+            if "storage" in needs:
+                stack.enter_context(rig.storage(needs["storage"]))
+            yield rig
+
+    def run(
+        self,
+        rig: str | Path = "auto",
+        *,
+        blocks: int,
+        seed: int,
+        into: Path | str = "data/local",
+        new: bool = False,
+        minutes: float = 0.0,
+        only: Collection[int] = (),
+    ) -> data.Campaign:
+        """Open a rig, show the plan, measure what was not measured yet, and return the campaign.
+
+        Parameters
+        ----------
+        rig : str or Path
+            As for `labkit.Rig.open`.
+        blocks, seed : int
+            Number of blocks, and the seed of their order.
+        into : path
+            The campaign's folder is ``<into>/<study>/<campaign>``.
+        new : bool
+            Begin another campaign instead of resuming the newest.
+        minutes : float
+            Begin no block that would end after these minutes; 0 for no limit.
+        only : collection of int
+            The only blocks to measure; all of them when empty.
 
         Raises
         ------
+        PlanMismatch
+            The newest campaign there has another plan, and `new` is false.
         UsageError
-            A treatment has no such level.
+            Another process, here or on another machine, measures that campaign.
         """
-        values = {**self.settings, **levels}
-        reasons = [rig.infeasible(one) for one in levels.values() if isinstance(one, Placement)]
-        for name, treatment in self.treatments.items():
-            level = values[name]
-            if treatment.known is not None and level not in treatment.known:
-                raise UsageError(
-                    f"{name} has no level {level!r}",
-                    where=f"study {self.name}",
-                    remedy=suggestion(level, treatment.known),
-                )
-            reasons.append(treatment.feasibility(rig, level, levels))
-        return next(filter(None, reasons), None)
+        if shell := _shell():
+            check_parameters(shell.user_ns["In"])
+        with self.opened(rig) as opened:
+            plan = self.plan(opened, blocks=blocks, seed=seed)
+            plan.show()
+            return plan.run(into, new=new, minutes=minutes, only=only)
 
     def try_one(self, rig: Rig, **levels: Any) -> Attempt:
         """Run one trial outside any campaign, and return all that it did.
@@ -152,61 +254,48 @@ class Study:
         Exception
             What the protocol raised.
         """
-        if unknown := [name for name in levels if name not in self.factors]:
-            raise UsageError(
-                f"no factor called {', '.join(unknown)}",
-                remedy=suggestion(unknown[0], self.factors),
-            )
-        first = {name: self.baseline.get(name, of[0]) for name, of in self.factors.items()}
-        condition = Condition(tuple((first | levels).items()))
-        if reason := self.infeasible(rig, dict(condition.levels)):
+        refuse_unknown("factor", levels, self.levels)
+        first = {name: self.baseline.get(name, of[0]) for name, of in self.levels.items()}
+        condition, settings = Condition(tuple((first | levels).items())), self.settings_on(rig)
+        if reason := self.why_infeasible(rig, settings, dict(condition.levels)):
             raise UsageError(f"{condition.label} is not possible here", why=reason)
-        label = f"trial-{os.getpid()}-try"
-        trial = Trial(rig, condition, self.settings, label, {}, treatments=self.treatments)
+        values = {**settings, **dict(condition.levels)}
+        trial = Trial(rig, values, f"trial-{os.getpid()}-try", treatments=self.treatments)
         with pinned_to_harness(rig):
-            one = trial.attempt(self.protocol, {"trial": "try"})
+            one = trial.attempt(self.protocol, condition, {"trial": "try"})
         if one.error:
             raise one.error
         return one
 
-    def plan(
-        self,
-        rig: Rig,
-        *,
-        blocks: int,
-        seed: int,
-        infeasible: Callable[[Levels], str | None] | None = None,
-    ) -> Plan:
-        """Fix conditions, order and identity on a rig, before anything runs.
+    def plan(self, rig: Rig, *, blocks: int, seed: int) -> Plan:
+        """Fix conditions, order and identity on an open rig, before anything runs.
 
-        Parameters
-        ----------
-        rig : Rig
-            Where it will run; conditions that it cannot run are left out, with the reason.
-        blocks, seed : int
-            Number of blocks, and the seed of their order.
-        infeasible : callable, optional
-            Takes a combination of levels; returns why the study cannot measure it, or None.
+        Conditions that it cannot run are left out, with the reason.
         """
-        for name, level in self.baseline.items():
-            labels = [design.level_label(one) for one in self.factors.get(name, ())]
-            if design.level_label(level) not in labels:
-                raise UsageError(
-                    f"the baseline {name}={level} is not a level of the study",
-                    remedy=suggestion(design.level_label(level), labels),
-                )
+        settings = self.settings_on(rig)
         ordered = design.make_design(
-            self.factors,
+            self.levels,
             blocks=blocks,
             seed=seed,
-            keep=self.keep,
+            only=self.only,
             twice=self.twice,
-            infeasible=lambda levels: (
-                self.infeasible(rig, levels) or (infeasible and infeasible(levels))
-            ),
+            infeasible=lambda levels: self.why_infeasible(rig, settings, levels),
             together=self.together,
         )
-        return Plan(self, rig, ordered, blocks, seed)
+        return Plan(self, rig, ordered, blocks, seed, settings)
+
+
+def _levels(one: Any) -> list[Any]:
+    """Return the levels of a treatment, of a list, or a level by itself."""
+    if isinstance(one, Treatment):
+        return one.levels
+    return list(one) if isinstance(one, list | tuple) else [one]
+
+
+def _shell() -> Any:
+    """Return the shell of the notebook that runs this, or None."""
+    python = sys.modules.get("IPython")
+    return python.get_ipython() if python else None
 
 
 @dataclass(frozen=True)
@@ -232,6 +321,7 @@ class Plan:
     design: design.Design
     blocks: int
     seed: int
+    settings: Levels
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -241,10 +331,17 @@ class Plan:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must be equal for a campaign to be resumed."""
-        stable = {role: facts.get("stable", {}) for role, facts in self.facts.items()}
+        roles = [role for role in ("generator", "clean") if role in self.rig.hosts]
+        # What a plan needs of the capabilities shows in its conditions; another engine that is
+        # installed meanwhile does not concern it. Caveats only describe the rig.
+        rig = {
+            name: of
+            for name, of in self.rig.describe().items()
+            if name not in ("capabilities", "caveats")
+        }
         return {
             "study": self.study.title,
-            "settings": design.canonical(self.study.settings),
+            "settings": design.canonical(self.settings),
             "margin": self.study.margin,
             "blocks": self.blocks,
             "seed": self.seed,
@@ -253,45 +350,35 @@ class Plan:
             "protocol": code_digest(self.study.protocol),
             "measurement_version": MEASUREMENT_VERSION,
             "images": self.rig.images(),
-            "tools": self._tools(),
-            # What a plan needs of the capabilities shows in its conditions; another engine that is
-            # installed meanwhile does not concern it. Caveats only describe the rig.
-            "rig": {
-                name: of
-                for name, of in self.rig.describe().items()
-                if name not in ("capabilities", "caveats")
+            "tools": {
+                f"{tool} on {role}": probe(self.rig.hosts[role])
+                for tool, probe in self.study.tools.items()
+                for role in roles
             },
-            "hosts": design.canonical(stable),
-        }
-
-    def _tools(self) -> dict[str, str]:
-        roles = [role for role in ("generator", "clean") if role in self.rig.hosts]
-        return {
-            f"{tool} on {role}": probe(self.rig.hosts[role])
-            for tool, probe in self.study.tools.items()
-            for role in roles
+            "rig": rig,
+            "hosts": design.canonical(
+                {role: facts.get("stable", {}) for role, facts in self.facts.items()}
+            ),
         }
 
     def as_record(self) -> dict[str, Any]:
         """Return the plan as ``plan.json`` holds it."""
+        study = self.study
         return {
-            "study": self.study.title,
+            "study": study.title,
             "identity": self.identity,
             "labkit": VERSION,
-            "settings": design.canonical(self.study.settings),
-            "factors": {
-                name: [design.level_label(level) for level in levels]
-                for name, levels in self.study.factors.items()
-            },
-            "baseline": {name: design.level_label(x) for name, x in self.study.baseline.items()},
-            "margin": self.study.margin,
+            "settings": design.canonical(self.settings),
+            "factors": {name: [*map(level_label, of)] for name, of in study.levels.items()},
+            "baseline": {name: level_label(level) for name, level in study.baseline.items()},
+            "margin": study.margin,
             # What was to be compared was fixed before measuring; a page may show more.
-            "outcomes": list(self.study.outcomes),
+            "outcomes": list(study.outcomes),
             "blocks": self.blocks,
             "seed": self.seed,
             "conditions": [
                 {
-                    "levels": {name: design.level_label(x) for name, x in condition.levels},
+                    "levels": {name: level_label(level) for name, level in condition.levels},
                     "repeat": condition.repeat,
                 }
                 for condition in self.design.conditions
@@ -309,47 +396,25 @@ class Plan:
         minutes: float = 0.0,
         only: Collection[int] = (),
     ) -> data.Campaign:
-        """Run the trials of the plan that were not measured yet, and return the campaign.
-
-        Parameters
-        ----------
-        into : path
-            The campaign's folder is ``<into>/<study>/<campaign>``.
-        new : bool
-            Begin another campaign instead of resuming the newest.
-        minutes : float
-            Begin no block that would end after these minutes; 0 for no limit.
-        only : collection of int
-            The only blocks to measure; all of them when empty.
-
-        Raises
-        ------
-        PlanMismatch
-            The newest campaign there has another plan, and `new` is false.
-        UsageError
-            Another process, here or on another machine, measures that campaign.
-        """
+        """Run the trials of the plan that were not measured yet; see `Study.run`."""
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
-        runner = Runner(
-            self.study.name,
-            self.rig,
-            self.design,
-            self.study.protocol,
-            self.study.settings,
-            self.study.treatments,
-            only,
-            60 * minutes,
-        )
         with store.locked():
-            runner.run(store, self.facts)
+            Runner(self, store, only, 60 * minutes).run()
         return data.load(store.path)
+
+    def show(self) -> None:
+        """Display the plan in a notebook, or print it."""
+        if _shell():
+            sys.modules["IPython.display"].display(self)
+        else:
+            print(self)
 
     @property
     def seconds(self) -> float:
         """The expected duration."""
-        window = self.study.seconds or (lambda levels: 5.0)
-        windows = [window(dict(condition.levels)) for _, _, condition in self.design.trials()]
-        return sum(windows) + OVERHEAD * len(windows)
+        every = (dict(condition.levels) for _, _, condition in self.design.trials())
+        each = (call(self.study.seconds, {**self.settings, **one}) for one in every)
+        return OVERHEAD * len(self.design) + float(sum(each))
 
     def __str__(self) -> str:
         minutes = self.seconds / 60
@@ -367,17 +432,12 @@ class Plan:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head, *blocks = str(self).split("\nblock 1: ", 1)
-        order = html.escape("block 1: " + blocks[0]) if blocks else ""
+        head, _, order = str(self).partition("\nblock 1: ")
         shown = "".join(f"<li>{html.escape(line)}</li>" for line in head.splitlines())
         return (
             f"<ul>{shown}</ul><details><summary>order of the trials</summary>"
-            f"<pre style='white-space:pre-wrap'>{order}</pre></details>"
+            f"<pre style='white-space:pre-wrap'>block 1: {html.escape(order)}</pre></details>"
         )
-
-
-#: Seconds of one trial outside its window, rounded up from those of the development machine.
-OVERHEAD = 0.8
 
 
 def code_digest(function: Callable[..., Any]) -> str:

@@ -1,8 +1,8 @@
-"""Treatments: settings that the level of a factor applies around a trial.
+"""Treatments: levels that labkit applies around a trial, and verifies in every window.
 
-A study declares them by factor or setting: ``Study(treatments={"wait": BusyPolling()})``. A
-treatment says which rigs are able to run it, is applied around the protocol, and is verified in
-every window. A factor or setting without a treatment is a value that only the protocol reads.
+A study declares one as the levels of a factor, ``"wait": BusyPolling("block", "busy_poll")``, or as
+a setting, ``"idle": IdlePolicy("held")``. Any other factor or setting is a value that only the
+protocol reads.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from labkit.errors import CpusDisturbed, ManipulationError, RigError
+from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.cache_line import apart
-from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
+from labkit.hosts.packet_steering import infeasible, read_queues, steer
 from labkit.hosts.settings import LATENCY_REQUEST, offload, takes_latency_request
-from labkit.placement import Placement, docker
+from labkit.placement import Placement, cpu_set, docker
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
+from labkit.rig.layers import LayeredImage
 from labkit.runtimes import Server
 
 #: The level of a treatment that leaves the host as it is.
@@ -39,17 +39,40 @@ Counters = Mapping[str, float]
 
 
 class Treatment:
-    """The base of treatments: feasible on every rig, without any effect."""
+    """The base of treatments, without any effect.
+
+    Parameters
+    ----------
+    *levels
+        Levels, or lists of them.
+    """
 
     #: All levels; None where any value is one.
     known: ClassVar[Collection[Any] | None] = None
+
+    def __init__(self, *levels: Any) -> None:
+        lists = [one if isinstance(one, list | tuple) else [one] for one in levels]
+        self.levels: list[Any] = [level for one in lists for level in one]
+        for level in self.levels if self.known is not None else ():
+            if level not in (self.known or ()):
+                raise UsageError(
+                    f"{type(self).__name__} has no level {level!r}",
+                    remedy=suggestion(level, self.known or ()),
+                )
+
+    def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
+        """Return what a rig is to be opened with for some levels: peer, collector, storage."""
+        return {}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why a rig cannot run `level` in a condition with `levels`, or None."""
         return None
 
     def apply(self, rig: Rig, level: Any, label: str) -> AbstractContextManager[Any]:
-        """Return the context of a trial at the level; `label` marks what it starts."""
+        """Return the context of a trial at the level; the trial's record keeps what it yields.
+
+        `label` marks what it starts.
+        """
         return nullcontext()
 
     def placed(self, level: Any, server: Server) -> None:
@@ -62,93 +85,111 @@ class Treatment:
         """Apply what may only be there in the window itself, after every treatment is ready."""
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Return flags: the validity rules that a window at the level breaks.
-
-        Raises
-        ------
-        ManipulationError
-            The level had no effect.
-        """
+        """Return flags of a window; raise `ManipulationError` if the level had no effect."""
         return []
 
 
-class Needs(Treatment):
+class _Needs(Treatment):
     """The base of treatments whose `level` only needs a `capability` of the rig."""
 
     level: ClassVar[str] = ""
     capability: ClassVar[str] = ""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the rig lacks the capability, or None."""
         return rig.missing.get(self.capability) if level == self.level else None
 
 
-class BusyPolling(Needs):
+class BusyPolling(_Needs):
     """Busy polling by the kernel, at the level "busy_poll"."""
 
     level, capability = "busy_poll", "busy-poll"
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Return a flag where polling took no packet."""
         polled = level != self.level or counters.get("TcpExt.BusyPollRxPackets")
         return [] if polled else ["busy polling took no packet"]
 
 
-class RealTime(Needs):
+class RealTime(_Needs):
     """The real-time scheduling class SCHED_FIFO, at the level "fifo", of the server or a client."""
 
     known = ("other", "fifo")
     level, capability = "fifo", "realtime"
 
 
-class ColdCache(Needs):
-    """Dropping a host's file caches, at the level "cold"."""
+class ColdCache(_Needs):
+    """Dropping a host's file caches just before a window, at the level "cold"."""
 
     level, capability = "cold", "cold-cache"
 
     def begin(self, rig: Rig, level: Any) -> None:
-        """Drop them; dirty pages are written out first, since they could not be dropped."""
         if level == self.level:
+            # Dirty pages could not be dropped.
             rig.targets["sut"].host.run(*script("sync; echo 3 >/proc/sys/vm/drop_caches"))
 
 
 class ContainerStorage(Treatment):
-    """The storage of Docker containers, a level of `labkit.placement.STORAGES`."""
+    """The storage of Docker containers, a level of `labkit.placement.STORAGES`.
+
+    `images` are those of their containers.
+    """
+
+    def __init__(self, *levels: Any, images: Sequence[LayeredImage] = ()) -> None:
+        super().__init__(*levels)
+        self.images = images
+
+    def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
+        return {"storage": dict.fromkeys(levels, self.images)}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the rig has no such storage, or None."""
         return rig.infeasible(docker("host", storage=level))
 
 
 class PacketCapture(Treatment):
-    """Capturing traffic at the switch on the collector (`Trial.capture`), "on" or "off"."""
+    """Capturing traffic at the switch (`Trial.capture`), "on" or "off".
+
+    `of` are the roles whose ports are mirrored to the collector.
+    """
 
     known = ("off", "on")
 
+    def __init__(self, *levels: Any, of: Sequence[str] = ("sut", "clean")) -> None:
+        super().__init__(*levels)
+        self.of = tuple(of)
+
+    def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
+        return {"collector": self.of} if "on" in levels else {}
+
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why nothing can be captured, or None."""
         if level != "on" or "collector" in rig.targets:
             return None
         return rig.missing.get("collector", "the rig has no collector")
 
 
-@dataclass(frozen=True)
 class SecondHost(Treatment):
     """Placements on a second host with an engine, ``peer``, at one level.
 
     Parameters
     ----------
+    *levels
+        Levels, or lists of them.
     at : object
         The level that needs the second host.
+    images : sequence of str
+        Names of ``containers/`` that its engine needs.
     spread : bool
         Whether the condition's placement is then on both hosts.
     """
 
-    at: Any
-    spread: bool = False
+    def __init__(
+        self, *levels: Any, at: Any, images: Sequence[str] = (), spread: bool = False
+    ) -> None:
+        super().__init__(*levels)
+        self.at, self.images, self.spread = at, images, spread
+
+    def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
+        return {"peer": self.images, "clean_peer": self.spread} if self.at in levels else {}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why there is no second host for the condition, or None."""
         if level != self.at:
             return None
         if "peer" not in rig.targets:
@@ -160,25 +201,16 @@ class SecondHost(Treatment):
         return None
 
 
-@dataclass(frozen=True)
 class Pinning(Treatment):
-    """The affinity of server and client, a level of `labkit.rig.base.AFFINITIES`.
-
-    Parameters
-    ----------
-    wait : str
-        The factor whose level "spin" makes both ends spin; they cannot share a CPU then.
-    """
+    """The affinity of server and client, a level of `labkit.rig.base.AFFINITIES`."""
 
     known = AFFINITIES
-    wait: str = "wait"
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the rig lacks the CPUs, or None."""
         capability = {"split": "two-cpus", "same": "one-machine"}.get(level, "")
         if capability in rig.missing:
             return rig.missing[capability]
-        if level == "same" and levels.get(self.wait) == "spin":
+        if level == "same" and levels.get("wait") == "spin":
             return (
                 "two spinning ends on one CPU alternate at the timer tick, so that a message takes "
                 "milliseconds and measures the scheduler"
@@ -186,7 +218,6 @@ class Pinning(Treatment):
         return None
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Return a flag where a pinned server migrated."""
         migrations = counters.get("migrations", 0)
         pinned = level in ("split", "same")
         return [f"server migrated {migrations:.0f} times"] if pinned and migrations > 0 else []
@@ -203,26 +234,25 @@ class SharedCache(Treatment):
     """
 
     known = (AS_FOUND, "kept")
-    #: Seconds for which a window waits at most; half of it after each that waited in vain, to 2.
-    _PATIENCE = 120.0
+    #: Seconds for which a window waits: at most, and at least after ever more waits in vain.
+    MOST, LEAST = 120.0, 2.0
 
-    def __init__(self) -> None:
-        self._patience = self._PATIENCE
+    def __init__(self, *levels: Any) -> None:
+        super().__init__(*levels)
+        self._patience = self.MOST
         #: Whether they shared it when the last window began.
         self._shared = True
 
     def ready(self, rig: Rig, level: Any) -> None:
-        """Wait until the CPUs share a cache."""
         if level != "kept":
             return
         deadline = time.monotonic() + self._patience
         while (moved := apart(rig.cache_line())) and time.monotonic() < deadline:
             time.sleep(0.2)
         self._shared = not moved
-        self._patience = max(self._patience / 2, 2.0) if moved else self._PATIENCE
+        self._patience = max(self._patience / 2, self.LEAST) if moved else self.MOST
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Raise `CpusDisturbed` where the CPUs were moved apart in the window."""
         if level == "kept" and self._shared and apart(counters):
             raise CpusDisturbed(
                 "the hypervisor moved the CPUs of generator and SUT apart in the window",
@@ -246,12 +276,12 @@ class CpuSpeed(Treatment):
     known = (AS_FOUND, "kept")
     REPETITIONS = 2
 
-    def __init__(self) -> None:
+    def __init__(self, *levels: Any) -> None:
+        super().__init__(*levels)
         #: The shortest time so far in the campaign, and the slow attempts in a row.
         self.least_ns, self._slow = math.inf, 0
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Raise `CpusDisturbed` where the CPU was slow before, between or after the operations."""
         self.least_ns = min(self.least_ns, counters.get("reference_ns", math.inf))
         if counters.get("reference_ns", 0.0) <= SLOW * self.least_ns:
             self._slow = 0
@@ -271,19 +301,19 @@ class CpuSpeed(Treatment):
 class IdlePolicy(Treatment):
     """The idle states of every machine: "held" at polling, which takes no time to leave.
 
-    An open file holds it, so the kernel reverts it even after a kill. "as found" changes nothing.
-    It is held from the window on: a hypervisor brings CPUs back to a shared cache (`SharedCache`)
-    only where they go idle and wake each other.
+    An open file holds it, so the kernel reverts it even after a kill. It is held from the window
+    on: a hypervisor brings CPUs back to a shared cache (`SharedCache`) only where they go idle and
+    wake each other.
     """
 
     known = (AS_FOUND, "held")
 
-    def __init__(self) -> None:
+    def __init__(self, *levels: Any) -> None:
+        super().__init__(*levels)
         #: The settings of every machine that is still to be held, by its role.
         self._machines: dict[str, Settings] = {}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why a machine cannot be held, or None."""
         for role in _machines(rig) if level == "held" else ():
             if not takes_latency_request(rig.hosts[role]):
                 return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
@@ -291,7 +321,6 @@ class IdlePolicy(Treatment):
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        """Let windows keep the CPUs of every machine from idle states that take time to leave."""
         with ExitStack() as stack:
             for role in _machines(rig) if level == "held" else ():
                 self._machines[role] = stack.enter_context(Settings(rig.hosts[role], label))
@@ -299,13 +328,11 @@ class IdlePolicy(Treatment):
             yield
 
     def begin(self, rig: Rig, level: Any) -> None:
-        """Keep them from those until the trial ends."""
         while self._machines:
             role, settings = self._machines.popitem()
             _require(settings.hold_idle(), settings, role, 'the idle policy "held"')
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Raise where the policy was not in effect at the end of the window."""
         request = counters.get("latency_request_us")
         if level == "held" and request is not None and request > 0:
             raise ManipulationError(
@@ -332,6 +359,29 @@ def _require(done: bool, settings: Settings, role: str, what: str) -> None:
         )
 
 
+class Interrupts(Treatment):
+    """The interrupts of the server's machine: "moved" off the CPU of the server, or "as found"."""
+
+    known = (AS_FOUND, "moved")
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
+        roles = (
+            ["sut"] if rig.shared_kernel else [one for one in ("sut", "clean") if one in rig.hosts]
+        )
+        moved: dict[str, Any] = {}
+        with ExitStack() as stack:
+            for role in roles if level == "moved" else ():
+                others = cpu_set(rig.cpus(role, "free")) - cpu_set(rig.cpus(role, "split"))
+                if not others:
+                    continue  # there is one CPU only
+                settings = stack.enter_context(Settings(rig.hosts[role], label))
+                cpus = ",".join(map(str, sorted(others)))
+                moved[role] = {"cpus": cpus, "moved": settings.move_irqs(cpus)}
+                moved[role]["not moved"] = list(settings.notes)
+            yield moved
+
+
 _TCP = "/proc/sys/net/ipv4/tcp_"
 _CONGESTION, _ALLOWED = f"{_TCP}congestion_control", f"{_TCP}allowed_congestion_control"
 _CONTROLS = f"[ -w {_CONGESTION} ] && cat {_TCP}available_congestion_control"
@@ -348,7 +398,6 @@ class CongestionControl(Treatment):
     """
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why an end cannot have the algorithm, or None."""
         for role, host in _controlled(rig, level):
             # None where it cannot be set.
             known = host.run(*script(_CONTROLS), check=False).stdout.split()
@@ -359,7 +408,6 @@ class CongestionControl(Treatment):
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        """Set the congestion control of the hosts' own network namespaces."""
         hosts = _controlled(rig, level)
         with ExitStack() as stack:
             if hosts and rig.kind == "virtual":
@@ -395,10 +443,6 @@ def _controlled(rig: Rig, level: Any) -> list[tuple[str, Host]]:
     return [] if level == AS_FOUND else list(rig.hosts.items())
 
 
-#: What sends a packet in a tunnel as one of up to 64 KB, which the other end need not put together.
-_TUNNEL_OFFLOADS = ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation")
-
-
 class TunnelOffload(Treatment):
     """Segmentation of tunnelled packets by the hosts' interfaces; "off", or "as found".
 
@@ -406,22 +450,22 @@ class TunnelOffload(Treatment):
     """
 
     known = (AS_FOUND, "off")
+    #: What sends a packet in a tunnel as one of up to 64 KB, which the other end takes whole.
+    FEATURES = ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation")
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why an interface of the lab cannot be without it, or None."""
         for role, device in _devices(rig, ENDS) if level == "off" else ():
-            for feature in _TUNNEL_OFFLOADS:
+            for feature in self.FEATURES:
                 if offload(rig.hosts[role], f"{device} {feature}") is None:
                     return f"{role}: the offload {feature} of {device} cannot be changed"
         return None
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        """Turn it off on the interfaces of both ends."""
         with ExitStack() as stack:
             for role, device in _devices(rig, ENDS) if level == "off" else ():
                 settings = stack.enter_context(Settings(rig.hosts[role], label))
-                done = all(settings.set_offload(device, name, "off") for name in _TUNNEL_OFFLOADS)
+                done = all(settings.set_offload(device, name, "off") for name in self.FEATURES)
                 _require(done, settings, role, f"{device} without tunnel offloads")
             yield
 
@@ -432,16 +476,37 @@ def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
 
 
 class PacketSteering(Treatment):
-    """Steering received packets to CPUs (`Trial.steer`), a level of `LEVELS`."""
+    """Receive Packet Steering at both ends: "on", to the CPUs of the receiving host, or "off"."""
 
-    known = LEVELS
+    known: ClassVar[Collection[Any] | None] = ("off", "on")
+
+    def ends(self, rig: Rig, level: Any) -> Sequence[str]:
+        """Return the hosts whose received packets are steered, or are to be left unsteered."""
+        return ENDS
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the interfaces of the lab do not support the level, or None."""
-        absent = [role for role in ENDS if role not in rig.targets]
-        if absent:
+        roles = self.ends(rig, level)
+        if absent := [role for role in roles if role not in rig.targets]:
             return f"the rig has no host {absent[0]}"
-        return _unsteerable(rig, ENDS if LEVELS[level] else ())
+        for role, device in _devices(rig, roles) if level != "off" else ():
+            queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
+            if reason := infeasible(queues):
+                return f"{role}: {reason}"
+        return None
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
+        """Steer, and yield what was read back, by role and device."""
+        found: dict[str, Any] = {}
+        with ExitStack() as stack:
+            for role, device in _devices(rig, self.ends(rig, level)):
+                settings = stack.enter_context(Settings(rig.hosts[role], label))
+                # All of its CPUs where the host has its own kernel.
+                cpus = rig.cpus(role, "split" if rig.shared_kernel else "free")
+                to, sysfs = "off" if level == "off" else "on", rig.targets[role].sysfs
+                queues = steer(settings, device, to, cpus, sysfs=sysfs)
+                found.setdefault(role, {})[device] = queues.record()
+            yield found
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
@@ -456,7 +521,7 @@ class PacketSteering(Treatment):
         return []
 
 
-class ReceivingCpu(Treatment):
+class ReceivingCpu(PacketSteering):
     """The CPU that takes in what a host receives: one of its "own", or "as found".
 
     Between namespaces of one kernel the CPU of the sender takes packets in, up to the receiver's
@@ -466,67 +531,17 @@ class ReceivingCpu(Treatment):
 
     known = (AS_FOUND, "own")
 
-    def __init__(self) -> None:
+    def __init__(self, *levels: Any) -> None:
+        super().__init__(*levels)
         #: Whether packets are moved in this trial.
         self._moves = False
 
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why an interface of the lab cannot move packets, or None."""
-        return _unsteerable(rig, _receivers(rig) if level == "own" else ())
-
-    @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        """Move packets to the receiving host's CPUs."""
-        roles = _receivers(rig) if level == "own" else []
-        self._moves = bool(roles)
-        with steered(rig, "on", label, at=roles):
-            yield
+    def ends(self, rig: Rig, level: Any) -> Sequence[str]:
+        one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
+        roles = rig.interfaces if one_kernel and level == "own" else ()
+        found = [role for role in roles if role in rig.targets and role != "collector"]
+        self._moves = bool(found)
+        return found
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Raise unless packets were moved."""
-        return PacketSteering().check("on", counters) if self._moves else []
-
-
-@contextmanager
-def steered(
-    rig: Rig, level: str, label: str, *, cpus: str = "own", at: Sequence[str] = ENDS
-) -> Iterator[dict[str, Any]]:
-    """Steer packets that the hosts `at` receive; yield what was read back, by role.
-
-    `cpus` is a CPU list: "own" for the CPUs of the receiving host, "all" for its machine's.
-    """
-    record: dict[str, Any] = {}
-    with ExitStack() as stack:
-        for role in at:
-            if role not in rig.targets:
-                raise RigError(f"cannot steer packets on {role}", why="the rig has no such host")
-            settings = stack.enter_context(Settings(rig.hosts[role], label))
-            cpu_list, sysfs = _steering_cpus(rig, role, cpus), rig.targets[role].sysfs
-            record[role] = {
-                device: steer(settings, device, level, cpu_list, sysfs=sysfs).record()
-                for device in rig.interfaces[role]
-            }
-        yield record
-
-
-def _steering_cpus(rig: Rig, role: str, cpus: str) -> str:
-    """Return the CPU list; "own" are all CPUs where the host has its own kernel."""
-    if cpus == "all" or (cpus == "own" and not rig.shared_kernel):
-        return rig.cpus(role, "free")
-    return rig.cpus(role, "split") if cpus == "own" else cpus
-
-
-def _unsteerable(rig: Rig, roles: Sequence[str]) -> str | None:
-    """Return why the packets of an interface of some hosts cannot be steered, or None."""
-    for role, device in _devices(rig, roles):
-        queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
-        if reason := infeasible(queues):
-            return f"{role}: {reason}"
-    return None
-
-
-def _receivers(rig: Rig) -> list[str]:
-    """Return the hosts whose packets the CPU of the sender takes in."""
-    one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
-    roles = rig.interfaces if one_kernel else ()
-    return [role for role in roles if role in rig.targets and role != "collector"]
+        return super().check(level, counters) if self._moves else []

@@ -16,23 +16,16 @@ import numpy as np
 
 from labkit.campaign import background, counters, ends, window
 from labkit.campaign.rows import make_rows
-from labkit.campaign.treatments import (
-    AS_FOUND,
-    IdlePolicy,
-    PacketCapture,
-    Pinning,
-    Treatment,
-    steered,
-)
+from labkit.campaign.treatments import AS_FOUND, IdlePolicy, PacketCapture, Pinning, Treatment
 from labkit.campaign.window import Load, Window, thinned
-from labkit.design import Condition
+from labkit.design import Condition, call
 from labkit.errors import CpusDisturbed, FenceError, LabkitError, UsageError
 from labkit.hosts import Host, script
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import RUNTIMES, Engine, Instance, Server, placed
+from labkit.runtimes import RUNTIMES, Instance, Server, placed
 from labkit.runtimes.base import reached_at
 from labkit.runtimes.docker import churning
 from labkit.runtimes.verify import COUNTED, check_translated, check_unchanged
@@ -89,48 +82,37 @@ class Attempt:
 class Trial:
     """One trial, as its protocol sees it.
 
-    Levels and settings are attributes, such as ``trial.placement`` and ``trial.messages``. A
-    protocol reads nothing else, so that a trial depends on its plan alone. The study's treatments
-    are applied around the protocol.
-
     Parameters
     ----------
     rig : Rig
         Where it runs.
-    condition : Condition
-        Its levels.
-    settings : mapping
-        The plan's settings.
+    values : mapping
+        Its levels and the plan's settings, by name.
     label : str
         Marks everything that is started; unique to the attempt.
-    runtimes : dict of str to Engine
-        The campaign's runtimes by name; those that are missing are added.
     turn : int
         The number of its block, for what alternates between blocks without being a factor.
-    treatments : mapping of str to Treatment, optional
+    treatments : mapping of str to Treatment
         The study's treatments, by the name of their factor or setting.
     """
 
     def __init__(
         self,
         rig: Rig,
-        condition: Condition,
-        settings: Mapping[str, Any],
+        values: Mapping[str, Any],
         label: str,
-        runtimes: dict[str, Engine],
+        *,
         turn: int = 0,
         treatments: Mapping[str, Treatment] | None = None,
     ) -> None:
         # As the hosts count: also while this machine sleeps.
         self._began = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._rig, self._condition, self._label = rig, condition, label
-        self._runtimes, self.turn = runtimes, turn
-        self._values = {**settings, **dict(condition.levels)}
-        #: The study's treatments with their levels in this trial.
+        self._rig, self._values, self._label, self.turn = rig, values, label, turn
+        #: The treatments with their levels in this trial.
         self._treatments = {
-            name: (treatment, self._values[name])
+            name: (treatment, values[name])
             for name, treatment in (treatments or {}).items()
-            if name in self._values
+            if name in values
         }
         self._affinity = str(self._level(Pinning, "split"))
         self._placed = 0
@@ -148,14 +130,6 @@ class Trial:
         self._kept: dict[str, Any] = {}
         #: The output of everything that ran, by file name.
         self.logs: dict[str, str] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        values = self.__dict__.get("_values", {})
-        if name not in values:
-            raise AttributeError(
-                f"a trial has no {name!r}; this study declares {', '.join(sorted(values))}"
-            )
-        return values[name]
 
     def _level(self, kind: type[Treatment], default: Any) -> Any:
         """Return the level of the study's treatment of a kind, or a default."""
@@ -183,13 +157,15 @@ class Trial:
 
     # Running it whole.
 
-    def attempt(self, protocol: Callable[[Trial], Measurement], keys: Mapping[str, Any]) -> Attempt:
+    def attempt(
+        self, protocol: Callable[..., Measurement], condition: Condition, keys: Mapping[str, Any]
+    ) -> Attempt:
         """Run a protocol, and return all that is to be stored of it; `keys` begin the rows."""
         measurement, error = Measurement({}), None
         started_ns, began = time.time_ns(), time.monotonic()
         try:
             with self.treated():
-                found = _checked(protocol(self))
+                found = _checked(call(protocol, self._values, self))
             measurement = found
         except Exception as caught:  # any mistake of a protocol is a failed row
             error = caught
@@ -203,18 +179,20 @@ class Trial:
             "seconds": seconds,
         }
         record = self.record
-        rows = make_rows(keys, self._condition, outcome, record, measurement)
+        rows = make_rows(keys, condition, outcome, record, measurement)
         # Flags and counters are in the rows.
         kept = {name: one for name, one in record.items() if name not in ("flags", "mechanisms")}
         record = {"rows": rows, "error": why, **kept}
-        return Attempt(self._condition.label, measurement, record, self.logs, error)
+        return Attempt(condition.label, measurement, record, self.logs, error)
 
     @contextmanager
     def treated(self) -> Iterator[None]:
         """Apply the levels of the study's treatments during a ``with`` block."""
         with ExitStack() as stack:
-            for treatment, level in self._treatments.values():
-                stack.enter_context(treatment.apply(self._rig, level, self._label))
+            for name, (treatment, level) in self._treatments.items():
+                found = stack.enter_context(treatment.apply(self._rig, level, self._label))
+                if found:
+                    self._kept["treatments"] = self._kept.get("treatments", {}) | {name: found}
             yield
 
     @property
@@ -303,13 +281,12 @@ class Trial:
     def _make(
         self, name: str, target: Target, placement: Placement, workload: Workload, cpus: str
     ) -> Iterator[Server]:
-        runtime = self._runtime(placement)
         label = self._label if name == "server" else f"{self._label}-{name}"
         logs: dict[str, str] = {}
         try:
-            with placed(
-                runtime, target, placement, workload, cpus=cpus, label=label, logs=logs
-            ) as server:
+            options: dict[str, Any] = {"cpus": cpus, "label": label, "logs": logs}
+            runtime = RUNTIMES[placement.runtime]
+            with placed(runtime, target, placement, workload, **options) as server:
                 for treatment, level in self._treatments.values():
                     treatment.placed(level, server)
                 self._targets[name] = target, placement
@@ -324,9 +301,6 @@ class Trial:
         self._servers[name] = server
         self._verified[name] = server.verification
         self._seen = {}
-
-    def _runtime(self, placement: Placement) -> Engine:
-        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime])
 
     def _role(self, target: Target) -> str:
         roles = (role for role, host in self._rig.hosts.items() if host is target.host)
@@ -345,19 +319,6 @@ class Trial:
         return background.capture(self._rig, self._label, expression)
 
     @contextmanager
-    def steer(self, level: str, *, cpus: str = "own") -> Iterator[None]:
-        """Steer received packets to CPUs on both hosts, during a ``with`` block.
-
-        `level` is one of `labkit.hosts.packet_steering.LEVELS`, `cpus` a CPU list: "own" for the
-        CPUs of the receiving host, "all" for those of its machine. If the study declares the
-        treatment `PacketSteering`, a window in which no packet was steered is an error.
-        """
-        with steered(self._rig, level, self._label, cpus=cpus) as found:
-            self._kept["steering"], self._seen = found, {}
-            yield
-        self._seen = {}
-
-    @contextmanager
     def churn(
         self,
         workload: Workload,
@@ -371,7 +332,7 @@ class Trial:
         The workload must end by itself. The block begins when the first container has started.
         The column ``NAME_containers`` counts them; none, or an error, is a flag.
         """
-        target, runtime = self._rig.target(placement), self._runtime(placement)
+        target, runtime = self._rig.target(placement), RUNTIMES[placement.runtime]
         self._commands.append(brief(workload.argv))
         label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))
         instance = Instance(target, placement, workload, cpus, label)

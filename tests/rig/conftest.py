@@ -19,7 +19,6 @@ import pytest
 from labkit import Rig
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
-from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.placement import Placement
 from labkit.rig import engine, netns
@@ -105,8 +104,7 @@ def label() -> str:
 def make_trial(lab: Rig, label: str) -> Callable[..., Trial]:
     def make(placement: Placement | None = None, **levels: Any) -> Trial:
         values = {"placement": placement, "affinity": "split"} | levels
-        condition = Condition(tuple(values.items()))
-        return Trial(lab, condition, {}, label, {}, treatments=TREATMENTS)
+        return Trial(lab, values, label, treatments=TREATMENTS)
 
     return make
 

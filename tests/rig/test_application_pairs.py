@@ -14,7 +14,7 @@ from labkit.campaign.counters import KINDS
 from labkit.campaign.treatments import ENDS
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError
-from labkit.placement import cpu_set, docker, waiting
+from labkit.placement import Placement, cpu_set, docker, waiting
 from labkit.rig.base import Rig
 from labkit.runtimes import docker as engine
 from labkit.tools.applications import APPLICATIONS, Application, families, with_tools
@@ -38,12 +38,12 @@ def with_peer(lab: Rig) -> Iterator[None]:
 
 
 @contextmanager
-def pair(trial: Trial, application: Application) -> Iterator[Measure]:
+def pair(trial: Trial, place: Placement, application: Application) -> Iterator[Measure]:
     """Place both ends, and yield a function that measures an application of the family."""
     peer = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
     with (
-        trial.serve(application.server(), trial.placement) as server,
-        trial.serve(waiting("apps"), trial.placement, **peer) as client,
+        trial.serve(application.server(), place) as server,
+        trial.serve(waiting("apps"), place, **peer) as client,
     ):
 
         def measure(application: Application, **options: Any) -> Measurement:
@@ -72,7 +72,7 @@ def test_weave_net_between_two_engines(lab: Rig, make_trial: Make, left: Left) -
     before = interfaces()
     with lab.networks(["weave"]):
         trial = make_trial(docker("weave"))
-        with pair(trial, APPLICATIONS["iperf3 tcp"]) as measure:
+        with pair(trial, docker("weave"), APPLICATIONS["iperf3 tcp"]) as measure:
             assert measure(APPLICATIONS["iperf3 tcp"]).metrics["throughput_mbit_per_s"] > 0
         ends = trial.record["verification"], trial.record["verifications"]["client"]
         # What carried the packets is known of each end: the kernel, or the routers themselves.
@@ -94,7 +94,7 @@ def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab: Rig, make_tria
         for level in ("as found", "off", "as found"):
             trial = make_trial(docker("overlay"), tunnel_offload=level)
             application = APPLICATIONS["iperf3 tcp"]
-            with trial.treated(), pair(trial, application) as measure:
+            with trial.treated(), pair(trial, docker("overlay"), application) as measure:
                 before = received()
                 measure(application)
                 count, packets = (b - a for a, b in zip(before, received(), strict=True))
@@ -107,7 +107,7 @@ def test_a_host_takes_in_its_packets_on_its_own_cpu(lab: Rig, make_trial: Make) 
     for level in ("as found", "own"):
         trial = make_trial(docker("nat"), receiving_cpu=level)
         application = APPLICATIONS["iperf3 udp"]
-        with trial.treated(), pair(trial, application) as measure:
+        with trial.treated(), pair(trial, docker("nat"), application) as measure:
             # What a busy machine can send without a loss.
             measure(application, mbit_per_s=50)
         sut, peer = (
@@ -128,7 +128,7 @@ def test_every_application_is_measured(
     make_trial: Make, left: Left, family: str, network: str
 ) -> None:
     trial = make_trial(docker(network))
-    with pair(trial, FAMILIES[family][0]) as measure:
+    with pair(trial, docker(network), FAMILIES[family][0]) as measure:
         for application in FAMILIES[family]:
             metrics = measure(application).metrics
             mechanisms = trial.mechanisms
@@ -158,7 +158,7 @@ def test_every_application_is_measured(
 def test_the_paper_s_own_loads(make_trial: Make, left: Left, name: str, tool: str) -> None:
     application = with_tools({name.split()[0]: tool})[name]
     trial = make_trial(docker("host"))
-    with pair(trial, application) as measure:
+    with pair(trial, docker("host"), application) as measure:
         metrics = measure(application, **({"rate": 500} if tool == "wrk2" else {})).metrics
     assert metrics["requests_per_s"] > 0 and metrics["latency_ns_p99"] > 0
     # So that a load that is the limit itself is known. memtier_benchmark runs for longer than the
@@ -175,7 +175,7 @@ def test_a_rate_that_cannot_be_reached_is_flagged(
     make_trial: Make, left: Left, name: str, options: dict[str, int]
 ) -> None:
     trial, application = make_trial(docker("host")), APPLICATIONS[name]
-    with pair(trial, application) as measure:
+    with pair(trial, docker("host"), application) as measure:
         overloaded = measure(application, **options)
         again = measure(application)  # the server still works
     assert 0 < overloaded.metrics["reached"] < 0.9
@@ -191,6 +191,6 @@ def test_a_port_that_is_published_for_one_transport_only_is_noticed(
     published = engine.published
     monkeypatch.setattr(engine, "published", lambda *of: published(*of)[:2])
     error = pytest.raises(ManipulationError, match=r"NAT from .* udp: none, not to it")
-    with error, pair(trial, application):
+    with error, pair(trial, docker("nat"), application):
         pass
     assert left() == []

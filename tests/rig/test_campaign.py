@@ -36,18 +36,18 @@ def count(stdout: str, log: str) -> Measurement:
     return Measurement({"value_ns": values}, {"words": float(len(values))}, messages=len(values))
 
 
-def quick(trial: Trial) -> Measurement:
+def quick(trial: Trial, placement: Placement, messages: int) -> Measurement:
     """Serve and measure, with a load that takes no time."""
-    with trial.serve(sockperf.server("block"), trial.placement) as server:
-        CALLS.append(trial.placement.label)
+    with trial.serve(sockperf.server("block"), placement) as server:
+        CALLS.append(placement.label)
         AT.get(len(CALLS), lambda: None)()
-        argv = ("sh", "-c", 'echo out >&2; exec seq "$0"', str(trial.messages))
+        argv = ("sh", "-c", 'echo out >&2; exec seq "$0"', str(messages))
         return trial.measure(Client(argv, server.address, 1.0, count))
 
 
-def failing(trial: Trial) -> Measurement:
+def failing(trial: Trial, placement: Placement) -> Measurement:
     """Measure a load that prints something and fails."""
-    with trial.serve(sockperf.server("block"), trial.placement) as server:
+    with trial.serve(sockperf.server("block"), placement) as server:
         argv = ("sh", "-c", "echo half; echo broken >&2; exit 3")
         return trial.measure(Client(argv, server.address, 1.0, count))
 
@@ -58,9 +58,7 @@ def no_calls() -> None:
     CALLS.clear()
 
 
-def study(
-    protocol: Callable[[Trial], Measurement] = quick, *, messages: int = 4, **more: Any
-) -> Study:
+def study(protocol: Callable[..., Measurement] = quick, *, messages: int = 4, **more: Any) -> Study:
     placements = more.pop("placements", [bare("clean"), docker("bridge")])
     return Study("tiny", protocol, {"placement": placements}, {"messages": messages}, **more)
 
@@ -128,9 +126,9 @@ def test_an_interrupt_keeps_finished_trials_and_leaves_nothing_running(
     assert left() == []
 
 
-def interrupted(trial: Trial) -> Measurement:
+def interrupted(trial: Trial, placement: Placement) -> Measurement:
     """Measure a load that interrupts this process, and would take a minute."""
-    with trial.serve(sockperf.server("block"), trial.placement) as server:
+    with trial.serve(sockperf.server("block"), placement) as server:
         argv = ("sh", "-c", 'kill -INT "$0"; exec sleep 60', str(os.getpid()))
         return trial.measure(Client(argv, server.address, 60.0, count))
 

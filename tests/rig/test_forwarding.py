@@ -10,7 +10,6 @@ from programs import needs
 
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
-from labkit.design import Condition
 from labkit.errors import HostUnreachable, ManipulationError, RigError
 from labkit.hosts import Job, script
 from labkit.pcap import number, pair, parse_drops, read
@@ -150,9 +149,9 @@ def test_drops_of_sockets_are_read_on_each_host(watched: Rig, label: str, left: 
     """As on separate machines: three hosts as if each had a kernel."""
     every = {f"all.{role}": netns.all_cpus() for role in watched.hosts}
     fields = vars(watched) | {"shared_kernel": False, "cpu_map": watched.cpu_map | every}
-    levels = (("placement", docker("nat")), ("affinity", "free"))
+    levels = {"placement": docker("nat"), "affinity": "free"}
     rig, pinned = type(watched)(**fields), {"affinity": treatments.Pinning()}
-    trial = Trial(rig, Condition(levels), {}, label, {}, treatments=pinned)
+    trial = Trial(rig, levels, label, treatments=pinned)
     with ExitStack() as stack:
         send = stack.enter_context(sender(trial, docker("nat")))
         sent = send(placed(trial, stack, docker("nat"), 2, 3)[0])

@@ -11,9 +11,8 @@ import pytest
 from echoes import echoes
 from own_machines import machines
 
-from labkit import Rig, Study, bare, docker, treatments
+from labkit import Placement, Rig, Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
-from labkit.design import Condition
 from labkit.errors import HostUnreachable, ManipulationError, RigError
 from labkit.hosts import LocalHost, labelled, start_job
 from labkit.rig import MachineRig, engine, images, netns, virtual
@@ -42,13 +41,12 @@ def docker_cli(*argv: str) -> str:
     return LocalHost().run("docker", *argv, env={"DOCKER_HOST": engine.SOCKET}).stdout
 
 
-def ping(trial: Trial):
-    with trial.serve(sockperf.server(trial.wait), trial.placement) as server:
+def ping(trial: Trial, placement: Placement, wait: str):
+    with trial.serve(sockperf.server(wait), placement) as server:
         # What the tool writes does not depend on the placement, and it sleeps before it sends.
-        if trial.placement == bare("clean"):
-            return trial.measure(
-                sockperf.ping_pong(server.address, messages=500, size=64, wait=trial.wait)
-            )
+        if placement == bare("clean"):
+            client = sockperf.ping_pong(server.address, messages=500, size=64, wait=wait)
+            return trial.measure(client)
         return trial.measure(echoes(server.address))
 
 
@@ -96,8 +94,8 @@ def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
     cpu_map = {**rig.cpu_map, "all.sut": netns.all_cpus(), "all.generator": netns.all_cpus()}
     separate = replace(rig, shared_kernel=False, cpu_map=cpu_map, at_close=())
     levels = {"placement": bare("rules"), "affinity": "free", "wait": "block"}
-    condition, treated = Condition(tuple(levels.items())), {"affinity": treatments.Pinning()}
-    trial = Trial(separate, condition, {}, "trial-0-apart", {}, treatments=treated)
+    treated = {"affinity": treatments.Pinning()}
+    trial = Trial(separate, levels, "trial-0-apart", treatments=treated)
     assert ping(trial).messages > 0
     assert "server_switches" in trial.record["mechanisms"]
 
@@ -107,7 +105,7 @@ def test_a_placement_that_is_not_its_label_is_caught(rig: Rig, monkeypatch) -> N
 
     monkeypatch.setattr(Docker, "network", staticmethod(lambda *_: ["--network", "host"]))
     levels = {"placement": docker("bridge"), "affinity": "split", "wait": "block"}
-    trial = Trial(rig, Condition(tuple(levels.items())), {}, "trial-0-lie", {})
+    trial = Trial(rig, levels, "trial-0-lie")
     with pytest.raises(ManipulationError, match="network: the host's"):
         ping(trial)
 

@@ -19,7 +19,6 @@ from echoes import echoes
 
 from labkit import Rig, bare, docker, treatments
 from labkit.campaign.trial import Trial
-from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.pcap import read
 from labkit.placement import Placement, container, waiting
@@ -104,7 +103,7 @@ def network_state(rig: Rig) -> dict[str, list[str]]:
 
 def make(rig: Rig, placement: Placement, name: str) -> Trial:
     levels = {"placement": placement, "affinity": "split", "wait": "block"}
-    return Trial(rig, Condition(tuple(levels.items())), {}, f"trial-0-{name}", {})
+    return Trial(rig, levels, f"trial-0-{name}")
 
 
 def far(address: str) -> Client:

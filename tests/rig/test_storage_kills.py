@@ -19,7 +19,6 @@ USER = """
 import os, time
 from labkit import Rig, docker
 from labkit.campaign.trial import Trial
-from labkit.design import Condition
 from labkit.placement import waiting
 from labkit.rig.layers import LayeredImage
 
@@ -28,7 +27,7 @@ with Rig.open("virtual", patience=900) as lab, lab.storage({name: [image] for na
     contexts = []
     for name in [name for name in NAMES if f"storage:{name}" not in lab.missing]:
         placement, label = docker("host", storage=name), f"trial-{os.getpid()}-killed-{name}"
-        trial = Trial(lab, Condition((("placement", placement),)), {}, label, {})
+        trial = Trial(lab, {"placement": placement}, label)
         contexts.append(trial.serve(waiting("killed"), placement))
         contexts[-1].__enter__()
     print("running", flush=True)

@@ -25,7 +25,6 @@ USER = """
 import time
 from labkit import Rig, docker
 from labkit.campaign.trial import Trial
-from labkit.design import Condition
 from labkit.placement import waiting
 
 print("began", flush=True)
@@ -38,7 +37,7 @@ with (
 ):
     placed = []
     for number, placement in enumerate([docker("macvlan"), docker("nat"), docker("host")]):
-        trial = Trial(lab, Condition((("placement", placement),)), {}, f"trial-0-{number}", {})
+        trial = Trial(lab, {"placement": placement}, f"trial-0-{number}")
         placed.append(trial.serve(waiting("net"), placement))
         placed[-1].__enter__()
     print("ready", flush=True)

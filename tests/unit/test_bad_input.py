@@ -130,7 +130,7 @@ def test_a_margin_in_per_cent_is_refused(margin):
     with pytest.raises(UsageError, match="margin"):
         compare(frame, value="ns", condition="at", baseline="a", margin=margin)
     with pytest.raises(UsageError, match="margin"):
-        Study("made-up", print, {"at": ["a", "b"]}, margin=margin)
+        Study("made-up", lambda trial: None, {"at": ["a", "b"]}, margin=margin)
 
 
 def read_rig(text, folder):

@@ -5,28 +5,22 @@ import struct
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 from capture_files import ethernet, ipv4, pcap, udp
+from notebook_studies import declared
 
 from labkit.errors import ToolOutput
-from labkit.paths import project
 from labkit.pcap import read
 from labkit.tools.base import Measurement
 
 SECOND = 10**9
+KINDS = ("count", "unloaded", "loaded")
 
 
 @pytest.fixture(scope="module")
 def study():
-    """Return what the study's cells define before its factors."""
-    names = {"In": ["", "x = 1"]}
-    for cell in nbformat.read(project("notebooks/studies/50-forwarding-chains.ipynb"), 4).cells:
-        if cell.source.startswith("## Factors"):
-            return SimpleNamespace(**names)
-        if cell.cell_type == "code":
-            exec(compile(cell.source, cell.id, "exec"), names)
-    raise AssertionError("the study has no factors")
+    """Return what the study's notebook defines before its run."""
+    return SimpleNamespace(**declared("50-forwarding-chains.ipynb"))
 
 
 def packet(number, port):
@@ -44,8 +38,8 @@ def window(start, numbers, step, wait, lost=()):
 RATES = {"packets_per_s": 9_000.0, "sent_per_s": 10_000.0}
 
 
-def trial_with(**values):
-    return SimpleNamespace(**({"flag": lambda *texts: None} | values))
+def chain_with(settle=0.0, flag=lambda *texts: None):
+    return SimpleNamespace(settle=settle, trial=SimpleNamespace(flag=flag))
 
 
 def captured(*windows):
@@ -59,7 +53,7 @@ def test_the_two_windows_of_a_capture_are_told_apart(study):
     (one, out), (two, back) = study.split_windows(captured(first, second))
     assert (len(one), len(out), len(two), len(back)) == (100, 100, 300, 299)
     found = study.latencies(
-        trial_with(settle=0.0, flag=lambda *texts: texts == () or pytest.fail(str(texts))),
+        chain_with(settle=0.0, flag=lambda *texts: texts == () or pytest.fail(str(texts))),
         {"unloaded": (one, out), "loaded": (two, back)},
         {
             "unloaded": {"sent": 100.0, "arrived": 100.0},
@@ -82,7 +76,7 @@ def test_packets_that_came_before_the_queues_were_full_do_not_count(study):
     )
     counts = {"sent": 300.0, "arrived": 300.0} | RATES
     found = study.latencies(
-        trial_with(settle=0.01),
+        chain_with(settle=0.01),
         dict(zip(("unloaded", "loaded"), parts, strict=True)),
         {"unloaded": counts, "loaded": counts},
     )
@@ -91,9 +85,8 @@ def test_packets_that_came_before_the_queues_were_full_do_not_count(study):
 
 
 def test_long_chains_are_offered_what_the_generator_can_send(study):
-    trial = SimpleNamespace(link_gbit_per_s=1.0, offered=study.offered, long_chains=0.3)
     offered = {
-        (chain, payload): study.offered_rate(SimpleNamespace(chain=chain, **vars(trial)), payload)
+        (chain, payload): study.offered_rate(payload, chain, study.offered, 0.3)
         for chain in (1, 20)
         for payload in (28, 1454)
     }
@@ -124,7 +117,7 @@ def test_a_chain_that_lets_nothing_through_has_no_latency(study):
         )
     )
     found = study.latencies(
-        trial_with(settle=0.0),
+        chain_with(settle=0.0),
         {"unloaded": (one, out), "loaded": (two, back)},
         {
             "unloaded": {"sent": 100.0, "arrived": 100.0},
@@ -135,12 +128,8 @@ def test_a_chain_that_lets_nothing_through_has_no_latency(study):
     assert "loaded_latency_ns_mean" not in found and found["latency_ns_mean"] == 50_000
 
 
-class Chain(SimpleNamespace):
+class Carrying(SimpleNamespace):
     """A trial of a chain that carries so many packets a second, and loses what is more."""
-
-    seconds = captured_seconds = 1
-    settle, latency_rate = 0.5, 1_000
-    chain = SimpleNamespace(sink=SimpleNamespace(address="198.18.0.2", pid=1), first_address="")
 
     def prepare(self, client, *, name):
         self.begun.append(name)
@@ -151,6 +140,7 @@ class Chain(SimpleNamespace):
         rate = int(argv[argv.index("--mps") + 1])
         self.rates.append(rate)
         carried = float(min(rate, self.capacity))
+        self.mechanisms = {"sink_socket_drops": carried, "socket_drops": rate - carried}
         metrics = {"sent": float(rate), "packets_per_s": carried}
         return {"send": Measurement({}, metrics), "watch": Measurement({}, {})}
 
@@ -161,19 +151,18 @@ class Chain(SimpleNamespace):
 
 
 @pytest.fixture
-def chain(study, monkeypatch):
-    chain = Chain(begun=[], rates=[], capacity=40_000, mechanisms={})
-    losses = lambda evidence: {"arrived": float(min(chain.rates[-1], chain.capacity))}  # noqa: E731
-    monkeypatch.setitem(study.window.__globals__, "losses", losses)
-    return chain
+def chain(study):
+    trial = Carrying(begun=[], rates=[], capacity=40_000)
+    sink, seconds = SimpleNamespace(address="198.18.0.2", pid=1), dict.fromkeys(KINDS, 1)
+    rates = {"count": {28: 50_000}, "unloaded": {28: 1_000}, "loaded": {28: 50_000}}
+    return study.Chain(trial, "198.18.0.3", sink, {}, rates, seconds, 0.5)
 
 
 @pytest.mark.parametrize(("steps", "capacity"), [(6, 40_000), (12, 40_000), (6, 100), (0, 40_000)])
 def test_the_search_is_bounded_and_finds_what_is_carried(study, chain, steps, capacity):
-    chain.capacity = capacity
-    chain.search = {"lowest": 1_000, "highest": 200_000, "steps": steps}
-    found = study.search_rate(chain, chain.chain, {}, 28)
-    assert len(chain.rates) == 2 * steps
+    chain.trial.capacity = capacity
+    found = study.lossless(chain, 28, {"lowest": 1_000, "highest": 200_000, "steps": steps})
+    assert len(chain.trial.rates) == 2 * steps
     if not steps:
         assert found == {}
     elif capacity < 1_000:
@@ -185,19 +174,25 @@ def test_the_search_is_bounded_and_finds_what_is_carried(study, chain, steps, ca
 
 
 def test_a_window_that_is_repeated_has_another_sender(study, chain):
-    with study.sender(chain, "198.18.0.3", "unloaded", 28) as early:
-        senders = {("unloaded", 28): early}
-        found = chain.repeated(study.window, chain, chain.chain, senders, "unloaded", 28)
-    assert found["sent"] == 1_000 and chain.rates == [1_000, 1_000]
-    assert chain.begun == ["unloaded-28", "another"] and not senders
+    with study.sender(chain.trial, "198.18.0.3", 1_000, 28, 1, "unloaded-28") as early:
+        chain.senders["unloaded", 28] = early
+        found = chain.trial.repeated(study.window, chain, "unloaded", 28)
+    assert found["sent"] == 1_000 and chain.trial.rates == [1_000, 1_000]
+    assert chain.trial.begun == ["unloaded-28", "another"] and not chain.senders
+
+
+def test_a_count_has_its_own_drops(study, chain):
+    found = study.count(chain, 28, {})
+    assert (found["hop_drops"], found["first_hop_drops"], found["arrived"]) == (1e4, 1e4, 4e4)
+    assert found["offered_per_s"] == 50_000 and chain.trial.begun == ["another", "another"]
 
 
 def test_every_hop_is_told_the_next_one_before_any_stands(study):
     def address(placement, *, after=0, at=""):
         return f"198.18.0.{20 + after}" if not at else "198.18.0.5"
 
-    trial = SimpleNamespace(placement="docker macvlan", chain=3, hosts=2, address=address)
-    hops = study.hops(trial, SimpleNamespace(address="198.18.0.2"))
+    trial, sink = SimpleNamespace(address=address), SimpleNamespace(address="198.18.0.2")
+    hops = study.hops(trial, "docker macvlan", 3, 2, sink)
     assert [one["name"] for one in hops] == ["hop00", "hop01", "hop02"]
     assert [one["at"] for one in hops] == ["", "peer", ""]
     ends = [(one["workload"].argv[-2], one["workload"].argv[-1]) for one in hops]

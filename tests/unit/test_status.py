@@ -25,11 +25,11 @@ class Nowhere(Rig):
     def facts(self):
         return {"sut": {"stable": {}, "volatile": {"boot_id": "a"}}}
 
-def scripted(trial):
+def scripted(trial, n):
     print("asks", flush=True)
     if sys.stdin.readline().strip() == "fail":
         raise ValueError("on purpose")
-    return Measurement({"value_ns": np.array([trial.n], dtype=np.int64)}, {}, 1)
+    return Measurement({"value_ns": np.array([n], dtype=np.int64)}, {}, 1)
 
 rig = Nowhere("nowhere", "virtual", {}, {}, {}, {"harness": "0"}, shared_kernel=False)
 Study("scripted", scripted, {"n": [1, 2]}).plan(rig, blocks=2, seed=1).run(into=sys.argv[1])

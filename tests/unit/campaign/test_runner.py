@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import linecache
 import math
 import os
 import re
 import termios
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.campaign import runner
-from labkit.campaign.study import Plan, Study, code_digest
+from labkit.campaign.study import Plan, Study
 from labkit.campaign.treatments import CpuSpeed
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
 from labkit.data import KEYS, Campaign
-from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.process import TERMINAL
 from labkit.rig.base import Rig
@@ -54,11 +51,9 @@ def measurement(*values: int) -> Measurement:
     return Measurement({"value_ns": np.array(values, dtype=np.int64)}, {"words": 1.0}, len(values))
 
 
-def plan_of(
-    rig: Rig, protocol: Callable[[Trial], Any], *, blocks: int = 2, levels: int = 3
-) -> Plan:
-    study = Study("tiny", protocol, {"n": list(range(levels))}, {"messages": 3})
-    return Plan(study, rig, make_design(study.factors, blocks=blocks, seed=1), blocks, 1)
+def plan_of(rig: Rig, protocol: Callable[..., Any], **settings: Any) -> Plan:
+    study = Study("tiny", protocol, {"n": list(range(3))}, {"messages": 3, **settings})
+    return study.plan(rig, blocks=2, seed=1)
 
 
 def records(found: Campaign) -> list[dict[str, Any]]:
@@ -73,9 +68,9 @@ class Protocol:
         self.script = {int(call[1:]): outcome for call, outcome in script.items()}
         self.seen: list[int] = []
 
-    def __call__(self, trial: Trial) -> Any:
-        self.seen.append(trial.n)
-        outcome = self.script.get(len(self.seen), measurement(trial.n))
+    def __call__(self, trial: Trial, n: int) -> Any:
+        self.seen.append(n)
+        outcome = self.script.get(len(self.seen), measurement(n))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -104,9 +99,8 @@ def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_pa
 
 
 def test_a_resumed_campaign_goes_on_with_the_least_times(rig: Rig, tmp_path: Path) -> None:
-    plan, speed = plan_of(rig, Protocol(c3=KeyboardInterrupt())), CpuSpeed()
-    settings, treatments = {"cpu_speed": "kept"}, {"cpu_speed": speed}
-    plan = replace(plan, study=replace(plan.study, settings=settings, treatments=treatments))
+    speed = CpuSpeed("kept")
+    plan = plan_of(rig, Protocol(c3=KeyboardInterrupt()), cpu_speed=speed)
     with pytest.raises(KeyboardInterrupt):
         plan.run(tmp_path)
     first = next(tmp_path.rglob("b01-p01-a1/trial.json"))
@@ -293,14 +287,6 @@ def test_a_reboot_ends_the_run_and_the_next_has_a_session_of_its_own(
     assert found.trials["session"].tolist() == [1, 1, 1, 2, 2, 2, 2]
 
 
-def test_levels_and_settings_are_attributes_of_a_trial(rig: Rig) -> None:
-    condition = Condition((("n", 2), ("affinity", "split")))
-    trial = Trial(rig, condition, {"messages": 3, "n": "hidden"}, "trial-x", {})
-    assert (trial.n, trial.messages, trial.cpus("sut")) == (2, 3, "1")
-    with pytest.raises(AttributeError, match="'sise'; this study declares affinity, messages, n"):
-        _ = trial.sise
-
-
 def test_the_harness_leaves_the_sut_during_a_run(rig: Rig) -> None:
     before = os.sched_getaffinity(0)
     with pytest.raises(KeyboardInterrupt), runner.pinned_to_harness(rig):
@@ -314,17 +300,3 @@ def test_every_wake_up_of_the_harness_is_counted() -> None:
     for _ in range(20):
         time.sleep(0.001)
     assert harness_switches() >= before + 20
-
-
-def test_the_identity_has_the_code_of_functions_that_the_protocol_calls(tmp_path: Path) -> None:
-    def digest_of(text: str) -> str:
-        names: dict[str, Any] = {}
-        linecache.cache["cell"] = (len(text), None, text.splitlines(keepends=True), "cell")
-        exec(compile(text, "cell", "exec"), names)
-        return code_digest(names["protocol"])
-
-    text = "def helper():\n    return 1\n\ndef protocol(trial):\n    return helper()\n"
-    found = digest_of(text)
-    assert digest_of(f"# A comment.\n{text.replace('return 1', 'return 1  # one')}") == found
-    assert digest_of(text.replace("return 1", "return 2")) != found
-    assert digest_of(f"def other():\n    return 2\n\n{text}") == found

@@ -1,12 +1,12 @@
-"""Studies and plans: infeasible conditions, what a plan promises, its identity, one trial."""
+"""Studies and plans: levels by name, treatments, needs of a rig, identity, one trial."""
 
 from __future__ import annotations
 
 import html
+import linecache
 import os
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from labkit.campaign import study as studies
 from labkit.campaign import treatments
 from labkit.campaign import trial as trials
 from labkit.campaign.runner import LOSSES
-from labkit.campaign.study import Study
+from labkit.campaign.study import Study, code_digest
 from labkit.campaign.treatments import CPU_SLOW, Treatment
 from labkit.campaign.trial import Trial
-from labkit.design import Condition
 from labkit.errors import CpusDisturbed, ManipulationError, PlanMismatch, UsageError
 from labkit.hosts import LocalHost, Result
-from labkit.placement import bare, docker
+from labkit.placement import bare, container, docker
 from labkit.rig.base import Rig
 from labkit.runtimes import Server
 from labkit.tools.base import Measurement
@@ -33,7 +32,7 @@ class Nowhere(Rig):
     """A rig without hosts, which can run every placement but those in Docker."""
 
     def facts(self) -> dict[str, Any]:
-        return {"sut": {"stable": {}, "volatile": {"boot_id": "a"}}}
+        return {"sut": {"stable": {"memory_gib": 2}, "volatile": {"boot_id": "a"}}}
 
     def infeasible(self, placement: Any) -> str | None:
         return "no engine" if placement.runtime == "docker" else None
@@ -46,50 +45,148 @@ def rig() -> Rig:
     return Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=True)
 
 
-def measured(trial: Trial) -> Measurement:
+def measured(trial: Trial, level: Any) -> Measurement:
     """Return a few samples, as a tool would."""
-    trial.note(tool=["--level", str(trial.level)], cpus=trial.cpus("sut"))
+    trial.note(tool=["--level", str(level)], cpus=trial.cpus("sut"))
     trial.logs["tool.out"] = "\n".join(f"line {n}" for n in range(40))
     trial.flag("odd")
     return Measurement({"rtt_ns": np.arange(1, 201, dtype=np.int64)}, {"rate": 2.5}, 200)
 
 
+def nothing(trial: Trial) -> Measurement:
+    return Measurement({})
+
+
 class Loud(Treatment):
     """A treatment of a study's own."""
 
-    def feasibility(self, rig: Rig, level: Any, levels: Mapping[str, Any]) -> str | None:
+    def feasibility(self, rig: Rig, level: Any, levels: Any) -> str | None:
         return "too loud" if level == 11 else None
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
+        yield {"set": level}
 
 
 def study_of(**more: Any) -> Study:
-    return Study("tiny", measured, {"level": [1, 11]}, {"n": 3}, **more)
+    return Study("tiny", **{"protocol": measured, "factors": {"level": [1, 11]}} | more)
+
+
+# Levels and settings.
+
+
+def test_functions_take_levels_and_settings_by_name(rig: Rig) -> None:
+    seen: list[Any] = []
+
+    def protocol(trial: Trial, n: int, memory: int) -> Measurement:
+        seen.append((n, memory))
+        return Measurement({})
+
+    study = Study(
+        "names",
+        protocol,
+        factors={"n": [1, 2, 3], "wait": ["spin"]},
+        settings={"memory": lambda rig: rig.facts()["sut"]["stable"]["memory_gib"]},
+        only=lambda n: n > 1,
+        infeasible=lambda rig, n: f"{rig.name} has no {n}" if n == 3 else None,
+        seconds=lambda memory, n: memory * n,
+    )
+    plan = study.plan(rig, blocks=2, seed=1)
+    assert [one.label for one in plan.design.conditions] == ["2 | spin"]
+    assert [one.reason for one in plan.design.infeasible] == ["nowhere has no 3"]
+    assert plan.as_record()["settings"] == {"memory": 2}
+    assert plan.seconds == 2 * (2 * 2 + studies.OVERHEAD)
+    study.try_one(rig, n=2)
+    assert seen == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"protocol": lambda trial, lefel: None}, "no factor or setting called 'lefel'"),
+        ({"only": lambda levels: True}, "no factor or setting called 'levels'"),
+        ({"baseline": {"levle": 1}}, "no factor called 'levle'"),
+        ({"baseline": {"level": 2}}, "no level of level called '2'"),
+        ({"twice": [{"levle": 1}]}, "no factor called 'levle'"),
+        ({"together": ["service"]}, "no factor called 'service'"),
+        ({"margin": 2.0}, "the margin is 2.0"),
+    ],
+)
+def test_a_study_that_names_what_it_has_not_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        study_of(**more)
+
+
+@pytest.mark.parametrize("level", ["default", ["default"], Treatment("default")])
+def test_a_variant_with_one_level_is_a_setting(rig: Rig, level: Any) -> None:
+    plan = study_of(variants={"sec_comp": level}).plan(rig, blocks=1, seed=1)
+    assert plan.as_record()["study"] == plan.identity["study"] == "tiny"
+    assert plan.settings == {"sec_comp": "default"}
+
+
+def test_the_data_of_a_variant_with_several_levels_are_of_another_study(rig: Rig) -> None:
+    plan = study_of(variants={"sec_comp": ["default", "none"]}).plan(rig, blocks=1, seed=1)
+    assert plan.as_record()["study"] == plan.identity["study"] == "tiny-sec-comp"
+    assert plan.as_record()["factors"]["sec_comp"] == ["default", "none"] and not plan.settings
+
+
+def test_a_rig_is_opened_with_what_the_kept_conditions_need() -> None:
+    study = Study(
+        "needs",
+        nothing,
+        factors={
+            "placement": [docker("nat"), docker("macvlan"), container("lxc", "nat"), bare()],
+            "hosts": treatments.SecondHost(1, 2, at=2, images=["net"], spread=True),
+            "capture": treatments.PacketCapture("off", "on", of=["generator"]),
+            "storage": treatments.ContainerStorage(["bind", "aufs"], images=["image"]),
+        },
+        only=lambda placement, storage: placement != docker("macvlan") and storage == "bind",
+    )
+    assert study.needs() == {
+        "networks": ["nat"],
+        "peer": ["net"],
+        "clean_peer": True,
+        "collector": ("generator",),
+        "storage": {"bind": ["image"]},
+    }
+    plain = study_of(settings={"capture": treatments.PacketCapture("off")})
+    assert plain.needs() == {"networks": []}
+
+
+def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig: Rig) -> None:
+    study = Study("places", nothing, {"placement": [bare("rules"), docker("host")]})
+    plan = study.plan(rig, blocks=1, seed=1)
+    assert [one.reason for one in plan.design.infeasible] == ["no engine"]
+    rig.missing = {"runtime:lxc": "it is not installed"}
+    assert study.plan(rig, blocks=1, seed=1).identity == plan.identity
+    rig.infeasible = lambda placement: None  # type: ignore[method-assign]
+    changed = study.plan(rig, blocks=1, seed=1).identity
+    assert changed["conditions"] != plan.identity["conditions"]
 
 
 # Treatments.
 
 
-def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig: Rig) -> None:
-    places = {"placement": [bare("rules"), docker("host")]}
-    study = Study("places", measured, places)
-    before = study.plan(rig, blocks=1, seed=1).identity
-    rig.missing = {"runtime:lxc": "it is not installed"}
-    assert study.plan(rig, blocks=1, seed=1).identity == before
-    rig.infeasible = lambda placement: None  # type: ignore[method-assign]
-    assert study.plan(rig, blocks=1, seed=1).identity["conditions"] != before["conditions"]
-
-
-def test_the_data_of_a_variant_are_of_another_study_than_those_of_the_study(rig: Rig) -> None:
-    plan = study_of(variant="loud").plan(rig, blocks=1, seed=1)
-    assert plan.as_record()["study"] == plan.identity["study"] == "tiny-loud"
-    assert study_of().plan(rig, blocks=1, seed=1).as_record()["study"] == "tiny"
-
-
-def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
-    plan = study_of(treatments={"level": Loud()}).plan(rig, blocks=1, seed=1)
+def test_a_treatment_is_declared_with_its_levels(rig: Rig) -> None:
+    plan = study_of(factors={"level": Loud(1, [11])}).plan(rig, blocks=1, seed=1)
     assert [(one.condition, one.reason) for one in plan.design.infeasible] == [("11", "too loud")]
-    places = {"placement": [bare("rules"), docker("host")]}
-    plan = Study("places", measured, places).plan(rig, blocks=1, seed=1)
-    assert [one.reason for one in plan.design.infeasible] == ["no engine"]
+    one = study_of(factors={"level": Loud(1)}).try_one(rig)
+    assert one.record["treatments"] == {"level": {"set": 1}}
+
+
+@pytest.mark.parametrize(
+    ("treatment", "level", "known"),
+    [
+        (treatments.IdlePolicy, "hold", "did you mean 'held'? One of as found, held"),
+        (treatments.PacketCapture, True, "one of off, on"),
+    ],
+)
+def test_an_unknown_level_of_a_treatment_is_refused(
+    treatment: type[Treatment], level: object, known: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{treatment.__name__} has no level {level!r}") as caught:
+        treatment(level)
+    assert caught.value.remedy == known
 
 
 @pytest.mark.parametrize(
@@ -216,11 +313,10 @@ def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock: list
     assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
 
 
-def at(ns: float) -> dict[str, float]:
-    return {"reference_ns": ns}
-
-
 def test_a_trial_is_repeated_twice_for_a_slow_cpu_then_kept_and_flagged() -> None:
+    def at(ns: float) -> dict[str, float]:
+        return {"reference_ns": ns}
+
     speed = treatments.CpuSpeed()
     assert speed.check("kept", at(12)) == speed.check("kept", {}) == []
     assert speed.check("kept", at(10)) == speed.check("kept", at(12.5)) == []
@@ -238,7 +334,7 @@ def test_a_trial_is_repeated_twice_for_a_slow_cpu_then_kept_and_flagged() -> Non
 
 @pytest.mark.parametrize("moved", [0, trials.WINDOW_ATTEMPTS - 1, trials.WINDOW_ATTEMPTS])
 def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> None:
-    trial, left = Trial(Moving(1), Condition(()), {}, "trial-1", {}), [moved]
+    trial, left = Trial(Moving(1), {}, "trial-1"), [moved]
     trial.flag("before")
 
     def measure(text: str) -> str:
@@ -257,62 +353,57 @@ def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> Non
     assert trial.record["mechanisms"] == {"windows_repeated": moved} and not trial.mechanisms
 
 
-@pytest.mark.parametrize(
-    ("name", "treatment", "level", "known"),
-    [
-        ("idle", treatments.IdlePolicy(), "hold", "did you mean 'held'? One of as found, held"),
-        ("capture", treatments.PacketCapture(), True, "one of off, on"),
-    ],
-)
-def test_an_unknown_level_of_a_treatment_is_refused_before_any_work(
-    rig: Rig, name: str, treatment: Treatment, level: object, known: str
-) -> None:
-    study = Study("odd", measured, {"level": [1]}, {name: level}, treatments={name: treatment})
-    with pytest.raises(UsageError, match=f"{name} has no level {level!r}") as caught:
-        study.plan(rig, blocks=1, seed=1)
-    assert caught.value.remedy == known
-
-
-def test_a_treatment_needs_a_factor_or_setting() -> None:
-    with pytest.raises(UsageError, match="volume") as caught:
-        study_of(treatments={"volume": Loud()})
-    assert caught.value.remedy == "one of level, n"
-
-
-def test_a_trial_takes_levels_from_factors_and_settings(rig: Rig) -> None:
-    affinity = {"affinity": treatments.Pinning()}
-    study = Study("tiny", measured, {"level": [1]}, {"affinity": "free"}, treatments=affinity)
-    assert '"cpus": "0-1"' in str(study.try_one(rig))
-    study = Study("tiny", measured, {"level": [1]}, {"affinity": "free"})
-    assert '"cpus": "1"' in str(study.try_one(rig)), "declared by name only"
+@pytest.mark.parametrize(("level", "cpus"), [(treatments.Pinning("free"), "0-1"), ("free", "1")])
+def test_the_affinity_is_that_of_its_treatment(rig: Rig, level: Any, cpus: str) -> None:
+    study = study_of(settings={"affinity": level})
+    assert f'"cpus": "{cpus}"' in str(study.try_one(rig))
 
 
 # Identity.
 
 
-def test_outcomes_are_fixed_with_the_plan_and_stop_no_campaign_from_resuming(rig: Rig) -> None:
-    study = Study("s", measured, {"n": [1]}, outcomes=["rtt_ns_median"])
-    plan, other = (
-        one.plan(rig, blocks=1, seed=1) for one in (study, replace(study, outcomes=["rtt_ns_p99"]))
-    )
-    assert plan.as_record()["outcomes"] == ["rtt_ns_median"]
-    assert plan.identity == other.identity
-
-
 def test_only_another_measurement_version_stops_a_campaign_from_resuming(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = study_of().plan(rig, blocks=1, seed=1)
-    campaign = plan.run(tmp_path)
-    assert campaign.plan["labkit"] == studies.VERSION and "labkit" not in plan.identity
+    campaign = study_of(outcomes=["rtt_ns_median"]).plan(rig, blocks=1, seed=1).run(tmp_path)
+    assert campaign.plan["labkit"] == studies.VERSION
+    assert campaign.plan["outcomes"] == ["rtt_ns_median"]
     monkeypatch.setattr(studies, "VERSION", "99")
-    assert study_of().plan(rig, blocks=1, seed=1).run(tmp_path).path == campaign.path
+    other = study_of(outcomes=["rtt_ns_p99"]).plan(rig, blocks=1, seed=1)
+    assert other.run(tmp_path).path == campaign.path
     monkeypatch.setattr(studies, "MEASUREMENT_VERSION", 99)
     with pytest.raises(PlanMismatch, match=r"measurement_version: \d+ -> 99"):
         study_of().plan(rig, blocks=1, seed=1).run(tmp_path)
 
 
-# One trial.
+def test_the_identity_has_the_code_of_functions_that_the_protocol_calls() -> None:
+    def digest_of(text: str) -> str:
+        names: dict[str, Any] = {}
+        linecache.cache["cell"] = (len(text), None, text.splitlines(keepends=True), "cell")
+        exec(compile(text, "cell", "exec"), names)
+        return code_digest(names["protocol"])
+
+    text = "def helper():\n    return 1\n\ndef protocol(trial):\n    return helper()\n"
+    found = digest_of(text)
+    assert digest_of(f"# A comment.\n{text.replace('return 1', 'return 1  # one')}") == found
+    assert digest_of(text.replace("return 1", "return 2")) != found
+    assert digest_of(f"def other():\n    return 2\n\n{text}") == found
+
+
+# A run, and one trial.
+
+
+def test_a_run_opens_the_rig_shows_the_plan_and_measures(
+    rig: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Rig, "open", staticmethod(lambda spec: nullcontext(rig)))
+    campaign = study_of().run("virtual", blocks=2, seed=1, into=tmp_path)
+    assert "tiny: 2 conditions x 2 blocks = 4 trials on rig nowhere" in capsys.readouterr().out
+    assert len(campaign.ok) == 4
+    assert study_of().run("virtual", blocks=2, seed=1, into=tmp_path).path == campaign.path
 
 
 def test_one_trial_shows_what_it_did(rig: Rig) -> None:
@@ -327,10 +418,10 @@ def test_one_trial_shows_what_it_did(rig: Rig) -> None:
 def test_one_trial_has_the_baseline_levels_by_default(rig: Rig) -> None:
     assert study_of().try_one(rig).condition == "1"
     assert study_of(baseline={"level": 11}).try_one(rig).condition == "11"
-    with pytest.raises(UsageError, match="no factor called sise"):
+    with pytest.raises(UsageError, match="no factor called 'sise'"):
         study_of().try_one(rig, sise=1)
     with pytest.raises(UsageError, match="11 is not possible here"):
-        study_of(treatments={"level": Loud()}).try_one(rig, level=11)
+        study_of(factors={"level": Loud(1)}).try_one(rig, level=11)
 
 
 def test_one_trial_that_fails_raises_its_error(rig: Rig) -> None:

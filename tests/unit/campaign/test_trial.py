@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.campaign.trial import AT_ONCE, Trial, at_once, brief
-from labkit.design import Condition
 from labkit.errors import ManipulationError
 from labkit.runtimes import Server
 
@@ -112,7 +111,7 @@ def test_what_changes_in_a_window_is_an_error(
         name="sut",
         call=lambda name, **options: answers.pop(0) if name == "observe" else {"lab0": "up"},
     )
-    trial = Trial(SimpleNamespace(hosts={}), Condition(()), {}, "trial-1", {})  # type: ignore[arg-type]
+    trial = Trial(SimpleNamespace(hosts={}), {}, "trial-1")  # type: ignore[arg-type]
     server = Server("", 1, 7, host, VERIFIED, "0", list, ends_with_client=ends)  # type: ignore[arg-type]
     trial._keep("server", server)
     before = trial._observe(host)
