@@ -168,11 +168,12 @@ def _crate(folder: Path, table: pd.DataFrame, title: str) -> Any:
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return the digest of each file of a dataset, but for the list of digests."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SUMS)
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
-    }
+    digests = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SUMS):
+        with path.open("rb") as file:  # samples may need more memory than there is
+            digest = hashlib.file_digest(file, "sha256")
+        digests[path.relative_to(folder).as_posix()] = digest.hexdigest()
+    return digests
 
 
 def verify(folder: Path) -> list[str]:
