@@ -147,20 +147,15 @@ class Campaign:
         return pd.concat([levels.assign(**constant), medians, shares], axis=1).copy()
 
     @property
-    def planned(self) -> dict[int, int]:
-        """Planned trials by block, without conditions that an interim analysis dropped."""
-        labels = [" | ".join(map(str, one["levels"].values())) for one in self.plan["conditions"]]
-        last = self.plan.get("dropped", {})
-        return {
-            block: sum(block <= last.get(labels[index], block) for index in indices)
-            for block, indices in enumerate(self.plan["order"], start=1)
-        }
-
-    @property
     def complete_blocks(self) -> int:
-        """Number of blocks of which every planned trial succeeded."""
+        """Number of blocks of which every trial succeeded, but for conditions dropped before it."""
+        labels = [" | ".join(map(str, one["levels"].values())) for one in self.plan["conditions"]]
         done = self.ok.drop_duplicates(["block", "position"]).groupby("block").size()
-        return sum(done.get(block, 0) >= count > 0 for block, count in self.planned.items())
+        last, complete = self.plan.get("dropped", {}), 0
+        for block, indices in enumerate(self.plan["order"], start=1):
+            planned = sum(block <= last.get(labels[index], block) for index in indices)
+            complete += bool(done.get(block, 0) >= planned > 0)
+        return complete
 
     def samples(self, *columns: str, **levels: Any) -> pd.DataFrame:
         """Samples of the successful trials that have all of `levels`, a row a sample.

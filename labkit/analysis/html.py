@@ -53,7 +53,7 @@ class Table:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        frame, head, columns = self.frame, "", []
+        frame, head, columns = self.frame, "", list[list[str]]()
         for name in frame:
             texts, kind = frame[name].map(html), ""
             if pd.api.types.is_numeric_dtype(frame[name]):

@@ -86,7 +86,7 @@ def study_pages(folder: Path, campaign: Campaign, **given: str) -> list[dict[str
     given["data"] = str(relative(campaign.path.absolute(), project()))
     here = not campaign.path.absolute().is_relative_to(project("data/reference"))
     kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
-    about = {
+    about: dict[str, Any] = {
         "source": "here" if here else "reference",
         "blocks": campaign.complete_blocks,
         "rig": f"{campaign.rig['name']}{kernel}",

@@ -34,6 +34,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reports")
     answers = report(folder, project("data/reference"), say=print)
     assert [one for one in answers if "error" in one] == []
+    assert [one["page"] for one in answers if one["sentences"]] == NAMES[1:-1]
     return folder
 
 
