@@ -188,8 +188,8 @@ def test_a_port_that_is_published_for_one_transport_only_is_noticed(
     make_trial: Make, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial, application = make_trial(docker("nat")), APPLICATIONS["iperf3 udp"]
-    published = engine.published
-    monkeypatch.setattr(engine, "published", lambda *of: published(*of)[:2])
+    network = engine.Docker.network
+    monkeypatch.setattr(engine.Docker, "network", lambda *of: network(*of)[:4])
     error = pytest.raises(ManipulationError, match=r"NAT from .* udp: none, not to it")
     with error, pair(trial, docker("nat"), application):
         pass
