@@ -73,7 +73,8 @@ def tree(path: str, directories: int, files: int, size_b: int) -> dict[str, int 
         folders.append(f"{folders[(number - 1) // _FAN_OUT]}/d{number:04}")
     names = [f"{folders[number % directories]}/f{number:05}" for number in range(files)]
     weights = [1 + hashlib.sha256(name.encode()).digest()[0] for name in names]
-    ends = [0, *(size_b * part // sum(weights) for part in accumulate(weights))]
+    total = sum(weights)
+    ends = [0, *(size_b * part // total for part in accumulate(weights))]
     sizes = (end - start for start, end in pairwise(ends))
     return dict.fromkeys(folders) | dict(zip(names, sizes, strict=True))
 
