@@ -10,14 +10,14 @@ import yaml
 from labkit.errors import LabkitError
 from labkit.hosts import LocalHost
 from labkit.paths import project
-from labkit.rig import kernel_probe, machines
+from labkit.rig import machines, virtual
 from labkit.rig.checks import Check, Seen, check, look
 from labkit.rig.rigfile import read_rigfile
 
 
 def check_machine() -> list[Check]:
     """Return the results of all checks of this machine, which the virtual rig is made of."""
-    fault, remedy = kernel_probe.no_namespaces(), "run as root, in a container with --privileged"
+    fault, remedy = virtual.no_namespaces(), "run as root, in a container with --privileged"
     found = "no" if fault else "can be made"
     rig = Check("virtual rig", found, not fault, fault, remedy, needed=True)
     return [rig, *check(look(LocalHost()))]

@@ -163,7 +163,7 @@ class Captured:
 def capture(rig: Rig, trial: str, expression: str) -> Iterator[Captured]:
     """Capture on the rig's collector during a ``with`` block, with tcpdump's filter."""
     if "collector" not in rig.targets:
-        raise RigError("the rig has no collector", remedy="run inside `with lab.collector(): ...`")
+        raise RigError("the rig has no collector", remedy="Rig.open(collector=[...])")
     target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
     label, where = f"{trial}-capture", f"host {target.host.name}, interface {interface}"
     directory = f"{target.directory}/{label}"

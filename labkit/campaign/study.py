@@ -10,8 +10,8 @@ import itertools
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -164,7 +164,7 @@ class Study:
         return next(filter(None, reasons), None)
 
     def needs(self) -> dict[str, Any]:
-        """Return what a rig is opened with: networks, and what treatments need."""
+        """Return the arguments of `Rig.open`: networks, and what treatments need."""
         kept = [dict(one.levels) for one in design.combinations(self.levels, self.only)]
         used = {name: [*dict.fromkeys(one[name] for one in kept)] for name in self.levels}
         networks = [
@@ -180,20 +180,9 @@ class Study:
             found |= treatment.needs(used.get(name) or [self.constants[name]])
         return found
 
-    @contextmanager
-    def opened(self, spec: str | Path) -> Iterator[Rig]:
+    def opened(self, spec: str | Path) -> AbstractContextManager[Rig]:
         """Open a rig with what the study needs, for a ``with`` block."""
-        needs = self.needs()
-        with ExitStack() as stack:
-            rig = stack.enter_context(Rig.open(spec))
-            if "peer" in needs:
-                stack.enter_context(rig.peer(needs["peer"], clean=needs["clean_peer"]))
-            stack.enter_context(rig.networks(needs["networks"]))
-            if "collector" in needs:
-                stack.enter_context(rig.collector(*needs["collector"]))
-            if "storage" in needs:
-                stack.enter_context(rig.storage(needs["storage"]))
-            yield rig
+        return Rig.open(spec, **self.needs())
 
     def run(
         self,

@@ -61,7 +61,7 @@ class Treatment:
                 )
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
-        """Return what a rig is to be opened with for some levels: peer, collector, storage."""
+        """Return the arguments of `Rig.open` for some levels: peer, collector, layers."""
         return {}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
@@ -138,7 +138,7 @@ class ContainerStorage(Treatment):
         self.images = images
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
-        return {"storage": dict.fromkeys(levels, self.images)}
+        return {"layers": self.images}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         return rig.infeasible(docker("host", storage=level))

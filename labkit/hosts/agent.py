@@ -13,8 +13,10 @@ import hashlib
 import http.client
 import json
 import os
+import platform
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -929,11 +931,7 @@ def observe(
         found.update({"container": one["Id"], "image": one["Image"], "storage driver": driver})
         found["OCI runtime"] = one["HostConfig"].get("Runtime", "none")
     if router:
-        connection = http.client.HTTPConnection(router, timeout=10)
-        with contextlib.suppress(OSError):
-            connection.request("GET", "/status/connections")
-            answer = connection.getresponse().read().decode()
-            found.update({f"router to {end}": way for end, way in CONNECTION.findall(answer)})
+        found.update({f"router to {end}": way for end, way in connections(router)})
     return found
 
 
@@ -1179,3 +1177,100 @@ def bridge_facts(
             ends.append(row["linkinfo"].get("info_data", {}).get("remote"))
             found.update({f"tunnel to {end}": "yes" for end in ends if end}, tunnel="yes")
     return found
+
+
+# Probing what a host can run.
+
+#: Devices that networks between containers are made of.
+DEVICES = {
+    "macvlan": ("link", "lkt0", "type", "macvlan", "mode", "bridge"),
+    "overlay": ("type", "vxlan", "id", "1", "local", "127.0.0.1", "dstport", "4789"),
+}
+
+
+def probe(
+    scratch: str, programs: list[str], addresses: list[str], engine: str, network: str
+) -> dict[str, Any]:
+    """Return what a host has; only the directory `scratch` is changed: it is made.
+
+    `programs` may be files by their path, `addresses` are looked up as routes, and `network` is the
+    name of a network of the engine.
+    """
+    os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
+    place = Path(scratch)
+    with contextlib.suppress(OSError):
+        place.mkdir(parents=True, exist_ok=True)
+    writable = os.access(place, os.W_OK)
+    while not place.is_dir():
+        place = place.parent
+    status = read("/proc/self/status")
+    return {
+        "clock_ns": time.time_ns(),
+        "python": platform.python_version(),
+        "user": os.geteuid(),
+        "processes": link("/proc/self/ns/pid"),
+        "scratch": writable,
+        "free_gib": shutil.disk_usage(place).free / (1 << 30),
+        "absent": [name for name in programs if not shutil.which(name) and not Path(name).exists()],
+        "links": rows("ip", "-j", "addr", "show"),
+        "routes": {address: rows("ip", "-j", "route", "get", address) for address in addresses},
+        "rules": bool(list_rules("self")),
+        "real_time": printed_by("chrt", "--fifo", "1", "true")[1].strip()[-200:],
+        "filters": read("/proc/sys/kernel/seccomp/actions_avail").split(),
+        "filtered": bool(re.search(r"^Seccomp:\s*2$", status, re.M)),
+        "network": rows("docker", "--host", engine, "network", "inspect", network),
+        "cannot": cannot_add(),
+    }
+
+
+def cannot_add() -> dict[str, str]:
+    """Return why `DEVICES` cannot be made, tried in a network that ends with this process."""
+    if ctypes.CDLL(None).unshare(0x40000000) != 0:  # CLONE_NEWNET; only root may
+        return {}
+    printed("ip", "link", "add", "lkt0", "type", "veth", "peer", "name", "lkt1")
+    add = ("ip", "link", "add")
+    errors = {name: printed_by(*add, f"lkt-{name}", *how)[1] for name, how in DEVICES.items()}
+    return {name: error.strip() for name, error in errors.items() if error}
+
+
+def storages(engine: str, folder: str) -> dict[str, Any]:
+    """Return an engine's storage driver, the disks of its data and of a folder, and the unions."""
+    info = _object("docker", "-H", engine, "info", "--format", "{{json .}}")
+    if not info.get("ServerVersion"):
+        return {}
+    unions = {
+        "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and shutil.which("fuse-overlayfs"),
+        "aufs": re.search(r"\baufs\b", read("/proc/filesystems")),
+    }
+    return {
+        "driver": info["Driver"],
+        "disks": [disk_of(Path(info["DockerRootDir"])), disk_of(Path(folder))],
+        "unions": [name for name, able in unions.items() if able],
+    }
+
+
+def disk_of(place: Path) -> str:
+    """Return device and file system of a folder, or of the nearest one where it will be made."""
+    while not place.exists():
+        place = place.parent
+    mounts = printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(place)).splitlines()
+    return " ".join(mounts[-1].split())
+
+
+def connections(router: str) -> list[tuple[str, str]]:
+    """Return the connections of a router of Weave Net: the other host, and the data path."""
+    connection = http.client.HTTPConnection(router, timeout=10)
+    try:
+        connection.request("GET", "/status/connections")
+        return CONNECTION.findall(connection.getresponse().read().decode())
+    except OSError:
+        return []
+
+
+def await_router(router: str, others: int, seconds: float) -> None:
+    """Wait until a router of Weave Net is connected with a number of others."""
+    deadline = time.monotonic() + seconds
+    while len(connections(router)) != others:
+        if time.monotonic() > deadline:
+            raise OSError(f"the router of Weave Net is not connected with {others} others")
+        time.sleep(0.1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from labkit.errors import (
     FenceError,
@@ -20,15 +20,16 @@ from labkit.errors import (
     UsageError,
     suggestion,
 )
-from labkit.hosts import Host, Settings, collect_facts, restore, stop_labelled
+from labkit.hosts import Host, collect_facts, restore, stop_labelled
 from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.hosts.settings import BOOT_ID
-from labkit.hosts.target import Network, Target
-from labkit.placement import Placement, cpu_set, parse_cpus
+from labkit.hosts.target import Target
+from labkit.placement import Placement, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c
-from labkit.rig import engine, lock, networks, storage
+from labkit.rig import engine, lock, netns
 from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
+from labkit.rig.networks import NAMES
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.docker import PREFIX
 from labkit.runtimes.jobs import withdraw
@@ -41,22 +42,47 @@ _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgr
 _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
 
 
+@dataclass(frozen=True)
+class Additions:
+    """The hosts, networks and images of a study besides those of every rig; see `Rig.open`."""
+
+    networks: tuple[str, ...] = ()
+    peer: tuple[str, ...] = ()
+    clean_peer: bool = False
+    collector: tuple[str, ...] = ()
+    layers: tuple[LayeredImage, ...] = ()
+
+
+class Kind(Protocol):
+    """A kind of rig: a module with two functions."""
+
+    def check(self, spec: str) -> None:
+        """Raise an error if a specification is wrong or impossible here; connects to nothing."""
+
+    def opened(self, spec: str, added: Additions, say: Say) -> AbstractContextManager[Rig]:
+        """Make the rig for the duration of a ``with`` block; the caller holds the lock."""
+
+
+#: The kinds of rigs by name; `labkit.rig` lists them.
+KINDS: dict[str, Kind] = {}
+
+
+def kind_of(spec: str) -> Kind:
+    """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
+    name = ".toml" if spec.endswith(".toml") else spec.partition(":")[0]
+    if name not in KINDS:
+        raise UsageError(
+            f"no rig called {spec!r}",
+            remedy=f"{suggestion(spec, ('auto', 'virtual'))}; virtual:1gbit (any rate), or the "
+            "path of a rig.toml",
+        )
+    return KINDS[name]
+
+
 def auto() -> str:
     """Return ``"virtual"``; raise `RigError` where this machine and user cannot have it."""
     kind_of("virtual").check("virtual")
     return "virtual"
-
-
-def kind_of(spec: str) -> type[Rig]:
-    """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
-    for kind in Rig.__subclasses__():
-        if kind.accepts(spec):
-            return kind
-    raise UsageError(
-        f"no rig called {spec!r}",
-        remedy=f"{suggestion(spec, ('virtual', 'auto'))}; virtual:1gbit (any rate), or the path of "
-        "a rig.toml",
-    )
 
 
 @dataclass
@@ -77,31 +103,27 @@ class Rig:
         CPU lists of ``generator``, ``sut``, ``clean`` and ``harness``; for ends that the scheduler
         places, ``all``, or ``all.<role>`` where each host has its own kernel.
     cpu_notes : mapping of str to str
-        What has no CPU list: where ``softirq`` runs, or that the harness is elsewhere.
+        Notes on what has no CPU list, such as ``softirq``.
     shared_kernel : bool
         Whether the hosts are namespaces of one kernel.
     links, caveats : tuple of str
-        How the hosts are connected, and what the rig's numbers cannot show, as text.
+        How the hosts are connected, and the limits of the rig's numbers, as text.
     missing : mapping of str to str
         Capabilities that the rig lacks, with the reason.
-    at_close : tuple of callable
-        What to undo on the hosts before the connections are closed.
-    possible_networks : mapping of str to Network
-        Networks between containers that `networks` can create, with this rig's addresses.
     patience : float
         Seconds that a campaign waits for a host that does not answer; 0 for hosts that would not
         come back by themselves.
-    nearest_ns : float
-        The least time of a cache line that was read so far, in ns; see `cache_line`.
     mirrored : mapping of str to tuple of str
         For a capture host, the roles whose ports the switch mirrors to it.
+    nearest_ns : float
+        The least time of a cache line that was read so far, in ns; see `cache_line`.
 
     Examples
     --------
     The hosts need a machine that may be changed, so this is not run as a test:
 
     >>> from labkit import Rig
-    >>> with Rig.open("virtual") as rig:  # doctest: +SKIP
+    >>> with Rig.open("virtual", networks=("overlay",)) as rig:  # doctest: +SKIP
     ...     print(rig.cpu_map, rig.infeasible(docker("overlay")))
     """
 
@@ -116,8 +138,6 @@ class Rig:
     links: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
-    at_close: tuple[Callable[[], object], ...] = ()
-    possible_networks: Mapping[str, Network] = field(default_factory=dict)
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
     patience: float = 0.0
@@ -126,29 +146,55 @@ class Rig:
     @staticmethod
     @contextmanager
     def open(
-        spec: str | Path = "virtual", *, say: Say = announce, patience: float = 0.0
+        spec: str | Path = "virtual",
+        *,
+        networks: Sequence[str] = (),
+        peer: Sequence[str] = (),
+        clean_peer: bool = False,
+        collector: Sequence[str] = (),
+        layers: Sequence[LayeredImage] = (),
+        patience: float = 0.0,
+        say: Say = announce,
     ) -> Iterator[Rig]:
         """Open a rig for the duration of a ``with`` block.
 
-        SIGTERM ends the block as Ctrl-C does.
+        A rig that cannot have what is added opens without it; `missing` has the reason, and what
+        needs it is infeasible. SIGTERM ends the block as Ctrl-C does.
 
         Parameters
         ----------
         spec : str or Path
             ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"auto"`` (the rig of this machine), or
             the path of an inventory (``rig.toml``).
-        say : callable
-            Receives a line before each step that takes seconds.
+        networks : sequence of str
+            Networks between containers, of ``labkit.placement.NETWORKS``; ``nat`` is for engines
+            that publish no ports.
+        peer : sequence of str
+            Images of ``containers/`` for the engine of a second host, ``peer``, which is for
+            clients in containers: the generator stays without firewall rules.
+        clean_peer : bool
+            Whether a second host without an engine is added, ``clean-peer``: there a clean baseline
+            goes that is placed at ``peer``. Only the virtual rig has one.
+        collector : sequence of str
+            Roles whose traffic a further host, ``collector``, captures.
+        layers : sequence of LayeredImage
+            Images for ``docker(storage=...)``, built where the engine lacks them.
         patience : float
             Seconds to wait for another process that uses this machine's rig.
+        say : callable
+            Receives a line before each step that takes seconds.
 
         Raises
         ------
         UsageError
-            There is no such rig.
+            There is no such rig or network.
         RigError
             The rig is in use, or this machine cannot have it.
         """
+        for name in networks:
+            if name not in NAMES:
+                raise UsageError(f"unknown network {name!r}", remedy=suggestion(name, NAMES))
+        added = Additions(tuple(networks), tuple(peer), clean_peer, tuple(collector), tuple(layers))
         name = auto() if str(spec) == "auto" else str(spec)
         kind = kind_of(name)
         kind.check(name)
@@ -156,42 +202,11 @@ class Rig:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
                 lock.locked(patience),
-                kind.opened(name, say) as rig,
+                kind.opened(name, added, say) as rig,
             ):
                 yield rig
         except KeyboardInterrupt as error:
             raise Interrupted(str(error)) from error
-
-    @classmethod
-    def accepts(cls, spec: str) -> bool:
-        """Tell whether a specification names this kind of rig."""
-        return False
-
-    @classmethod
-    def check(cls, spec: str) -> None:
-        """Raise an error if a specification is wrong or impossible here; connects to nothing."""
-
-    @classmethod
-    def attach(cls, spec: str | Path, say: Say) -> Rig:
-        """Return the connected rig; the caller holds `labkit.rig.lock.locked`."""
-        raise NotImplementedError
-
-    @classmethod
-    @contextmanager
-    def opened(cls, spec: str, say: Say) -> Iterator[Rig]:
-        """Attach the rig for the duration of a ``with`` block."""
-        with closing(cls.attach(spec, say)) as rig:
-            yield rig
-
-    @contextmanager
-    def changed(self, **attributes: Any) -> Iterator[None]:
-        """Set attributes for the duration of a ``with`` block."""
-        before = {name: getattr(self, name) for name in attributes}
-        try:
-            vars(self).update(attributes)
-            yield
-        finally:
-            vars(self).update(before)
 
     def target(self, placement: Placement, at: str = "") -> Target:
         """Return the host of a placement; raise `RigError` where the rig cannot run it.
@@ -206,7 +221,7 @@ class Rig:
             role = "clean-peer"
         target = self.targets.get(role)
         if at and target is None:
-            reason = f"the rig has no host {at!r}; with lab.peer(...): ... makes a second one"
+            reason = f"the rig was opened without a host {at!r}"
         elif at and target and not target.engine:
             # Any host without an engine is clean; the verification checks that it has no rules.
             reason = reason if placement.runtime == "bare" else f"{at} has no engine"
@@ -216,14 +231,7 @@ class Rig:
                 f"{placement.label} is not possible {f'on {at}' if at else 'here'}", why=reason
             )
         target = self.targets[role]
-        if at or not placement.storage:
-            return target
-        if placement.storage not in target.storages:
-            raise RigError(
-                f"the storage {placement.storage} has not been set up",
-                remedy=f'with lab.storage(["{placement.storage}"], images=[...]): ...',
-            )
-        return target.with_storage(placement.storage)
+        return target if at or not placement.storage else target.with_storage(placement.storage)
 
     def infeasible(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
@@ -251,7 +259,7 @@ class Rig:
         return self.cpu_map["sut" if affinity == "same" else role]
 
     def cache_line(self) -> dict[str, float]:
-        """Return how long a cache line takes from the generator's CPU to the SUT's and back.
+        """Return the time of a cache line from the generator's CPU to the SUT's and back.
 
         ``cache_line_ns``, and ``cache_line_ratio`` to the least of the campaign. Empty where the
         two are separate machines or one CPU, where the kernel does not say that they share a cache,
@@ -296,6 +304,11 @@ class Rig:
                 remedy="use the address of a server that the rig placed",
             )
 
+    def mirror(self) -> AbstractContextManager[None]:
+        """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""
+        roles = self.mirrored.get(netns.COLLECTOR, ()) if self.kind == "virtual" else ()
+        return netns.mirrored(roles)
+
     def silent(self) -> dict[str, HostUnreachable]:
         """Return the hosts that do not answer, each with an error that waiting may change."""
         errors = {}
@@ -339,8 +352,11 @@ class Rig:
         with ThreadPoolExecutor(max(1, len(self.hosts))) as pool:
             found = dict(zip(self.hosts, pool.map(self._facts_of, self.hosts), strict=True))
         for role, facts in found.items():
-            target, answer = self.targets.get(role), facts["stable"]["engine"]
-            if target and target.engine and not _answers(answer):
+            target, answer = self.targets.get(role), facts["stable"]["engine"] or {}
+            parts = answer.get("components", {})
+            # Docker's Engine does not run without its containerd.
+            down = not answer or ("Engine" in parts and "containerd" not in parts)
+            if target and target.engine and down:
                 where = f"host {role}: {target.engine}"
                 raise RigError("the engine does not answer", where=where, remedy="start it")
         return found
@@ -374,109 +390,3 @@ class Rig:
             "capabilities": dict(self.missing),
             "caveats": list(self.caveats),
         }
-
-    @contextmanager
-    def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:
-        """Add a second host with an engine, ``peer``, for the duration of a ``with`` block.
-
-        It is for clients in containers: the generator stays without firewall rules. Where a rig
-        cannot have one, what needs it is infeasible.
-
-        Parameters
-        ----------
-        images : sequence of str
-            Names of ``containers/`` that its engine needs.
-        clean : bool
-            Whether a second host without an engine is added too, ``clean-peer``: there a clean
-            baseline goes that is placed at ``peer``. Only the virtual rig can add it.
-        """
-        yield
-
-    @contextmanager
-    def collector(self, *roles: str) -> Iterator[None]:
-        """Add a host that captures the traffic of roles (``sut``) for a ``with`` block.
-
-        Where a rig cannot have one, `missing` has the reason, and what needs it is infeasible.
-        """
-        yield
-
-    @contextmanager
-    def mirror(self) -> Iterator[None]:
-        """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""
-        yield
-
-    @contextmanager
-    def networks(self, names: Sequence[str]) -> Iterator[None]:
-        """Create networks between containers for the duration of a ``with`` block.
-
-        Networks that this rig cannot have are left out; `missing` has the reason, and what needs
-        them is infeasible. Add a peer whose containers use them first: ``with lab.peer(...):``.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Of ``labkit.placement.NETWORKS``; ``nat`` is for engines that publish no ports.
-        """
-        with networks.created(self, names):
-            yield
-
-    @contextmanager
-    def interrupts(self, policy: str) -> Iterator[list[str]]:
-        """Keep interrupts off the server's CPU ("moved"), or not ("as found"); yield notes."""
-        if policy not in ("as found", "moved"):
-            raise UsageError(f"unknown interrupt policy {policy!r}", remedy='"as found" or "moved"')
-        roles = ["sut"] if self.shared_kernel else [r for r in ("sut", "clean") if r in self.hosts]
-        lines: list[str] = []
-        with ExitStack() as stack:
-            for role in roles:
-                others = cpu_set(self.cpus(role, "free")) - cpu_set(self.cpus(role, "split"))
-                if policy == "as found" or not others:
-                    why = "" if others else ", since there is one CPU only"
-                    lines.append(f"{role}: interrupts as found{why}")
-                    continue
-                # By its label `restore` finds a trial's settings after a kill.
-                tuning = stack.enter_context(Settings(self.hosts[role], "trial-interrupts"))
-                cpus = ",".join(map(str, sorted(others)))
-                lines.append(f"{role}: {tuning.move_irqs(cpus)} interrupts on CPUs {cpus}")
-                lines += [f"{role}: {note}" for note in tuning.notes]
-            yield lines
-
-    @contextmanager
-    def storage(
-        self, wanted: Mapping[str, Sequence[LayeredImage]], *, say: Say = announce
-    ) -> Iterator[None]:
-        """Prepare storages of containers for the duration of a ``with`` block.
-
-        Storages that this rig cannot have are left out; `missing` has the reason, and what needs
-        them is infeasible.
-
-        Parameters
-        ----------
-        wanted : mapping of str to sequence of LayeredImage
-            Storages of ``labkit.placement.STORAGES``, each with the images of its containers.
-        say : callable
-            Receives a line before each step that takes seconds.
-        """
-        able = {name: wanted[name] for name in wanted if f"storage:{name}" not in self.missing}
-        if not able:
-            yield
-            return
-        with (
-            storage.ready(self.targets["sut"], able, say) as target,
-            self.changed(targets={**self.targets, "sut": target}),
-        ):
-            yield
-
-    def close(self) -> None:
-        """Undo what only this rig needed, and close the connections."""
-        with ExitStack() as stack:
-            for host in self.hosts.values():
-                stack.callback(host.close)
-            for undo in self.at_close:
-                stack.callback(undo)
-
-
-def _answers(engine: Mapping[str, Any] | None) -> bool:
-    """Tell whether an engine answers, with its containerd where it is Docker's."""
-    components = (engine or {}).get("components", {})
-    return engine is not None and ("Engine" not in components or "containerd" in components)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from labkit.errors import UNPACKAGED, CommandFailed, ToolMissing
 from labkit.hosts import Host, collect_facts
 from labkit.hosts.target import Network
 from labkit.placement import cpu_set
-from labkit.rig import engine, kernel_probe
+from labkit.rig import engine
 from labkit.rig.lock import KEEP
 from labkit.rig.rigfile import Collector, Machine
 
@@ -115,34 +114,34 @@ def on_host(machine: Machine, text: str) -> str:
     return f"ssh {port}{machine.user}@{machine.ssh} {sudo}{text}"
 
 
+def ask(
+    host: Host, role: str = "", machine: Machine | None = None, far: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the answers of a host to `labkit.hosts.agent.probe`.
+
+    Its role and table in a rig.toml, and the addresses that it exchanges lab traffic with; nothing
+    of them for this machine.
+    """
+    layer2 = machine.layer2 if machine else None
+    names = [*(program.name for program in programs(role)), *PAPERS, "weaver"]
+    answers: dict[str, Any] = host.call(
+        "probe",
+        scratch=machine.scratch if machine else str(KEEP),
+        programs=names,
+        addresses=list(far),
+        engine=(machine.socket if machine else None) or "",
+        network=layer2.engine if layer2 else "",
+    )
+    return answers
+
+
 def look(
     host: Host, role: str = "", machine: Machine | None = None, far: Sequence[str] = ()
 ) -> Seen:
-    """Return how a host is.
-
-    Parameters
-    ----------
-    host : Host
-    role : str
-        Its role in a rig.toml; "" for this machine.
-    machine : Machine, optional
-        Its table there.
-    far : sequence of str
-        The addresses that it exchanges lab traffic with.
-    """
-    socket = machine.socket if machine else None
-    layer2 = machine.layer2 if machine else None
-    request = {
-        "scratch": machine.scratch if machine else str(KEEP),
-        "programs": [*(program.name for program in programs(role)), *PAPERS],
-        "addresses": list(far),
-        "engine": socket or "",
-        "network": layer2.engine if layer2 else "",
-    }
-    source = resources.files("labkit.rig").joinpath("probe.py").read_text("utf-8")
+    """Return how a host is; see `ask`."""
     before = time.time_ns()
     try:
-        text = host.run("python3", "-IS", "-", json.dumps(request), input=source).stdout
+        answers = ask(host, role, machine, far)
     except CommandFailed as error:
         install = "apt-get install python3"
         raise ToolMissing(
@@ -151,16 +150,28 @@ def look(
             why=error.why,
             remedy=on_host(machine, install) if machine else install,
         ) from None
-    after = time.time_ns()
-    answers = json.loads(text)
-    there = answers["clock_ns"]
-    cannot = kernel_probe.missing_networks(host) if socket or not machine else {}
+    after, there = time.time_ns(), answers["clock_ns"]
+    socket = machine.socket if machine else None
+    cannot = missing_networks(answers) if socket or not machine else {}
     if role in ("", "sut"):
         cannot |= runtimes.unavailable(host)
     interfaces = machine.interfaces if machine else ()
     facts = collect_facts(host, interfaces=interfaces, engine_socket=socket)
     clock_s = max(0, there - after, before - there) / 1e9
     return Seen(role, machine, answers, facts, cannot, clock_s)
+
+
+def missing_networks(answers: Mapping[str, Any]) -> dict[str, str]:
+    """Return the networks that a host cannot have, as capabilities with the reason."""
+    devices = {"macvlan": "macvlan devices", "overlay": "VXLAN devices"}
+    reasons = {
+        f"network:{name}": f"the kernel has no {devices[name]} ({error})"
+        for name, error in answers["cannot"].items()
+    }
+    if "weaver" in answers["absent"]:
+        why = f"Weave Net's router, weaver, is not on the host; {UNPACKAGED}"
+        reasons["network:weave"] = why
+    return reasons
 
 
 def check(seen: Seen) -> list[Check]:

@@ -50,18 +50,10 @@ def start_engine(local: LocalHost) -> None:
     local.run("ip", "-n", netns.PREFIX + "sut", *port)
 
 
-@contextmanager
-def running_peer(local: LocalHost) -> Iterator[str]:
-    """Run the peer's engine; it keeps its images between runs. Yields its socket.
-
-    Only for as long as a study needs it, since an idle engine wakes up now and then.
-    """
+def start_peer(local: LocalHost) -> None:
+    """Start the engine of the peer, which keeps its images between runs."""
     data = STORAGES / netns.PEER
-    try:
-        start_daemon(local, netns.PEER, *_PEER_POOLS, data_root=data, role=netns.PEER)
-        yield PEER_SOCKET
-    finally:
-        stop_daemon(local, netns.PEER)
+    start_daemon(local, netns.PEER, *_PEER_POOLS, data_root=data, role=netns.PEER)
 
 
 @contextmanager
@@ -74,7 +66,7 @@ def building_daemon(local: LocalHost) -> Iterator[str]:
         start_daemon(local, "build", *WITHOUT_NETWORK, role="")
         yield socket_of("build")
     finally:
-        stop_daemon(local, "build")
+        Job(local, str(_folder("build"))).stop(grace=10.0)
 
 
 def start_daemon(
@@ -107,11 +99,6 @@ def start_daemon(
             )
         time.sleep(0.05)
     remove_containers(local, socket_of(name))
-
-
-def stop_daemon(local: LocalHost, name: str) -> None:
-    """End a daemon."""
-    Job(local, str(_folder(name))).stop(grace=10.0)
 
 
 def _folder(name: str) -> Path:

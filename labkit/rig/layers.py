@@ -10,14 +10,14 @@ import hashlib
 import io
 import tarfile
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
 
 from labkit.hosts.target import Image, Target
 from labkit.rig import engine
-from labkit.rig.images import build
+from labkit.rig.images import Say, build
 
 #: The files of a layer: sizes in bytes by path below ``/data``, None for a directory.
 Layer = Mapping[str, int | None]
@@ -111,3 +111,12 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
         lower = reference
     found = engine.digests(host, socket, references[-1:], check=True)
     return Image(image.name, references[-1], found[references[-1]], "")
+
+
+def with_layers(target: Target, wanted: Sequence[LayeredImage], say: Say) -> Target:
+    """Return a target with layered images, building those that its engine lacks."""
+    if not wanted or not target.engine:
+        return target
+    say("building layered images where the engine lacks them (the first time takes minutes)")
+    built = {image.name: ensure_layers(target, image) for image in wanted}
+    return replace(target, images={**target.images, **built})

@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from labkit.errors import HostUnreachable, LabkitError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, SshHost, restore, script, stop_labelled
 from labkit.hosts.target import Target
 from labkit.paths import project
 from labkit.placement import cpu_set
-from labkit.process import announce, boot
-from labkit.rig import checks, engine, images, kernel_probe, lock, networks, storage
-from labkit.rig.base import Rig
+from labkit.process import boot
+from labkit.rig import checks, engine, images, layers, lock, networks, storage
+from labkit.rig.base import Additions, Rig
 from labkit.rig.checks import Seen
 from labkit.rig.images import Say
 from labkit.rig.rigfile import EngineMachine, Machine, RigFile, read_rigfile
 from labkit.runtimes.jobs import withdraw
 
+T = TypeVar("T")
 PEER, COLLECTOR = "peer", "collector"
 #: Seconds after a boot for which a host may not yet be as its table says, and between two looks.
 _BOOTING, _PAUSE = 120.0, 5.0
@@ -89,7 +92,7 @@ def each(
 
 
 def sweep(file: RigFile, role: str, host: Host) -> list[str]:
-    """Remove what killed campaigns left on a host, by their label; return what it was."""
+    """Remove what campaigns left on a host, by their label; return what it was."""
     machine = file.machines[role]
     removed = [f"process {line}" for line in stop_labelled(host, "trial-")]
     if host.run("id", "-u").stdout.strip() == "0":
@@ -97,13 +100,14 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
         removed += [str(outcome) for outcome in restore(host, label="trial-")]
         if machine.socket:
             removed += [f"firewall rule {rule}" for rule in withdraw(host, "trial-")]
+    jobs = f"{machine.scratch}/jobs"
     if machine.socket:
         found = engine.remove_containers(host, machine.socket, check=True)
         removed += [f"container {container}" for container in found]
         # After the containers, since an engine keeps a network that one of them is on.
-        removed += networks.remove(host, machine.socket, f"{machine.scratch}/jobs", role)
+        removed += networks.remove(Target(host, "", machine.socket, directory=jobs))
         storage.clear(host, f"{machine.scratch}/storage")
-    host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
+    host.run("rm", "-rf", "--", jobs)
     images.forget_logs(host, f"{machine.scratch}/images")
     host.run(*script(REMOVE_PARENT))
     return removed
@@ -224,186 +228,172 @@ def _missing_apart(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
     return reasons
 
 
-@dataclass
-class MachineRig(Rig):
-    """Machines of one's own.
+def check(spec: str) -> None:
+    """Raise an error if the rig file cannot be read."""
+    read_rigfile(project(spec))
 
-    Parameters
-    ----------
-    file : RigFile
-    extra : mapping of str to Target
-        The peer and the collector, which take part only while a study needs them.
+
+@contextmanager
+def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
+    """Connect the rig of a file, checked and with its images, for the duration of a ``with`` block.
+
+    Whatever a trial left on the hosts has no owner, and is removed at both ends. The lock cannot
+    tell whether another machine uses the same hosts.
     """
+    file = read_rigfile(project(spec))
+    say(f"connecting to {', '.join(file.machines)}")
+    with connected(file) as hosts, ExitStack() as stack:
+        look_at = partial(_look_at, file, hosts, say)
+        seen = _persistent(look_at, file.patience, say)
+        stack.callback(_sweep_all, file, hosts, lambda text: None)
+        yield _persistent(partial(_rig, file, hosts, seen, added, say), file.patience, say)
 
-    file: RigFile | None = None
-    extra: Mapping[str, Target] = field(default_factory=dict)
 
-    @classmethod
-    def accepts(cls, spec: str) -> bool:
-        """Accept the path of a TOML file."""
-        return spec.endswith(".toml")
+def _persistent(attempt: Callable[[], T], patience: float, say: Say) -> T:
+    """Return the result of a function; where a host does not answer, try again for some seconds."""
+    deadline, said = time.monotonic() + patience, math.inf
+    while True:
+        try:
+            return attempt()
+        except HostUnreachable as error:
+            left = deadline - time.monotonic()
+            if error.lasting or left <= 0:
+                raise
+            if said - left >= _SAY_SECONDS:
+                said = left
+                say(f"{error.what} ({error.why}): tried again for {left:.0f} s (patience)")
+            time.sleep(_PAUSE)
 
-    @classmethod
-    def check(cls, spec: str) -> None:
-        """Read the file."""
-        read_rigfile(project(spec))
 
-    @classmethod
-    def attach(cls, spec: str | Path, say: Say = lambda text: None) -> MachineRig:
-        """Return the rig that a file describes, connected, checked and with its images.
+def _look_at(file: RigFile, hosts: Mapping[str, Host], say: Say) -> dict[str, Seen]:
+    return {role: _seen(file, role, host, say) for role, host in hosts.items()}
 
-        The caller holds `labkit.rig.lock.locked`, so whatever a trial left on the hosts has no
-        owner and is removed. The lock cannot tell whether another machine uses the same hosts.
-        Where a host does not answer, it is tried again for as long as the file's ``patience``.
-        """
-        file = read_rigfile(project(spec))
-        say(f"connecting to {', '.join(file.machines)}")
-        deadline, said = time.monotonic() + file.patience, math.inf
-        while True:
-            try:
-                with ExitStack() as stack:
-                    rig = cls._open(file, stack.enter_context(connected(file)), say)
-                    stack.callback(rig.hosts["sut"].run, *script(REMOVE_PARENT))
-                    rig.at_close = (stack.pop_all().close,)
-                    return rig
-            except HostUnreachable as error:
-                left = deadline - time.monotonic()
-                if error.lasting or left <= 0:
-                    raise
-                if said - left >= _SAY_SECONDS:
-                    said = left
-                    say(f"{error.what} ({error.why}): tried again for {left:.0f} s (patience)")
-                time.sleep(_PAUSE)
 
-    @classmethod
-    def _open(cls, file: RigFile, hosts: Mapping[str, SshHost], say: Say) -> MachineRig:
-        seen = {}
-        for role, host in hosts.items():
-            seen[role] = look(file, role, host)
-            # After a reboot, addresses and the engine come some time after the SSH server.
-            while faults := [c for c in checks.check(seen[role]) if c.needed and not c.ok]:
-                one, uptime = faults[0], seen[role].facts["volatile"]["uptime_s"] or _BOOTING
-                if uptime >= _BOOTING:
-                    raise RigError(
-                        f"host {role} is not as rig.toml says: {one.title}",
-                        where=f"{host!r}",
-                        why=one.fault,
-                        remedy=one.remedy,
-                    )
-                say(f"host {role} has just booted: {one.fault}")
-                time.sleep(_PAUSE)
-                seen[role] = look(file, role, host)
-        for role, host in hosts.items():
+def _seen(file: RigFile, role: str, host: Host, say: Say) -> Seen:
+    """Return how a host is; raise `RigError` if it is not as its table says."""
+    while True:
+        seen = look(file, role, host)
+        one = next((c for c in checks.check(seen) if c.needed and not c.ok), None)
+        if one is None:
+            return seen
+        # After a reboot, addresses and the engine come some time after the SSH server.
+        if (seen.facts["volatile"]["uptime_s"] or _BOOTING) >= _BOOTING:
+            raise RigError(
+                f"host {role} is not as rig.toml says: {one.title}",
+                where=f"{host!r}",
+                why=one.fault,
+                remedy=one.remedy,
+            )
+        say(f"host {role} has just booted: {one.fault}")
+        time.sleep(_PAUSE)
+
+
+def _sweep_all(file: RigFile, hosts: Mapping[str, Host], say: Say) -> None:
+    """Remove what campaigns left on the hosts that can be reached."""
+    for role, host in hosts.items():
+        with suppress(HostUnreachable):
             for line in sweep(file, role, host):
                 say(f"host {role}: removed {line}")
-        machines, targets = file.machines, {}
-        for role, machine in machines.items():
-            targets[role] = Target(
-                hosts[role],
-                next(iter(machine.addresses), ""),
-                engine=machine.socket,
-                networks={"bridge": machine.layer2} if machine.layer2 else {},
-                cgroup_parent=cgroup_parent(seen[role if machine.socket else "sut"].facts),
-                directory=f"{machine.scratch}/jobs",
-                disk=f"{machine.scratch}/storage",
-            )
-            if isinstance(machine, EngineMachine):
-                sandboxes = f"{machine.exec_root}/netns"
-                targets[role] = replace(targets[role], sandboxes=sandboxes)
-        names = [folder.name for folder in images.folders()] if targets["sut"].engine else []
-        targets["sut"] = _with_images(targets["sut"], names, say)
-        return cls._assemble(file, hosts, targets, seen)
 
-    @classmethod
-    def _assemble(
-        cls,
-        file: RigFile,
-        hosts: Mapping[str, Host],
-        targets: Mapping[str, Target],
-        seen: Mapping[str, Seen],
-    ) -> MachineRig:
-        machines, sut = file.machines, targets["sut"]
-        cpus, notes = cpu_map(machines, seen)
-        return cls(
-            name=file.name,
-            kind="inventory",
-            hosts=hosts,
-            targets={role: targets[role] for role in targets if role not in (PEER, COLLECTOR)},
-            addresses={role: tuple(machine.addresses) for role, machine in machines.items()},
-            interfaces={role: tuple(machine.interfaces) for role, machine in machines.items()},
-            cpu_map=cpus,
-            cpu_notes=notes,
-            shared_kernel=_shared_kernel(seen),
-            links=tuple(
-                f"{role} -- {name} ({known or 'unknown driver'}) -- lab"
-                for role, one in seen.items()
-                for name, known in one.drivers.items()
-            ),
-            caveats=caveats(file, seen),
-            missing=missing(file, seen) | storage.missing(sut.host, sut.engine, sut.disk),
-            possible_networks=file.networks,
-            patience=file.patience,
-            file=file,
-            extra={role: targets[role] for role in targets if role in (PEER, COLLECTOR)},
-        )
 
-    @contextmanager
-    def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:
-        """Add the peer, with images, for a ``with`` block; a rig file names no clean one."""
-        if PEER not in self.extra:
-            yield
-            return
-        peer = _with_images(self.extra[PEER], images, announce)
-        with self.changed(targets={**self.targets, PEER: peer}):
-            yield
+def _rig(
+    file: RigFile,
+    hosts: Mapping[str, SshHost],
+    seen: Mapping[str, Seen],
+    added: Additions,
+    say: Say,
+) -> Rig:
+    _sweep_all(file, hosts, say)
+    reasons = missing(file, seen)
+    targets = {role: _target(file, role, host, seen) for role, host in hosts.items()}
+    if targets["sut"].engine:
+        names = [folder.name for folder in images.folders()]
+        sut = layers.with_layers(_with_images(targets["sut"], names, say), added.layers, say)
+        storages, lacking = storage.find(sut.host, sut.engine, sut.disk)
+        targets["sut"] = replace(sut, storages=storages)
+    else:
+        _, lacking = storage.find(hosts["sut"], None, "")
+    reasons |= lacking
+    if PEER in targets and added.peer:
+        targets[PEER] = _with_images(targets[PEER], added.peer, say)
+    if COLLECTOR in targets and (fault := _mirror_fault(file, hosts, added.collector)):
+        reasons[COLLECTOR] = fault
+    left_out = {PEER: not added.peer, COLLECTOR: not added.collector or COLLECTOR in reasons}
+    targets = {role: target for role, target in targets.items() if not left_out.get(role)}
+    cpus, notes = cpu_map(file.machines, seen)
+    interfaces = {role: tuple(machine.interfaces) for role, machine in file.machines.items()}
+    wanted = [file.networks[name] for name in added.networks if f"network:{name}" not in reasons]
+    return Rig(
+        name=file.name,
+        kind="inventory",
+        hosts=hosts,
+        targets=networks.create(targets, interfaces, wanted),
+        addresses={role: tuple(machine.addresses) for role, machine in file.machines.items()},
+        interfaces=interfaces,
+        cpu_map=cpus,
+        cpu_notes=notes,
+        shared_kernel=_shared_kernel(seen),
+        links=tuple(
+            f"{role} -- {name} ({known or 'unknown driver'}) -- lab"
+            for role, one in seen.items()
+            for name, known in one.drivers.items()
+        ),
+        caveats=caveats(file, seen),
+        missing=reasons,
+        mirrored={COLLECTOR: added.collector} if COLLECTOR in targets else {},
+        patience=file.patience,
+    )
 
-    @contextmanager
-    def collector(self, *roles: str) -> Iterator[None]:
-        """Add the collector for the duration of a ``with`` block, or record why it cannot."""
-        if COLLECTOR not in self.extra:
-            yield
-            return
-        target, roles = self.extra[COLLECTOR], roles or ("sut",)
-        assert self.file is not None and self.file.hosts.collector is not None
-        unnamed = [role for role in roles if role not in self.file.hosts.collector.mirrors]
-        reason = (
-            f"[hosts.collector] of rig.toml has no mirrors for {unnamed[0]}, whose port the switch "
-            "must mirror"
-            if unnamed
-            else self._mirror_fault(target, roles)
-        )
-        changes: dict[str, Any] = {"missing": {**self.missing, COLLECTOR: reason}}
-        if not reason:
-            changes = {
-                "targets": {**self.targets, COLLECTOR: target},
-                "mirrored": {**self.mirrored, COLLECTOR: tuple(roles)},
-            }
-        with self.changed(**changes):
-            yield
 
-    def _mirror_fault(self, collector: Target, roles: Sequence[str]) -> str:
-        """Send packets to the discard port; return which direction the collector does not see."""
-        ways = []
-        for role in roles:
-            other = "generator" if role != "generator" else "sut"
-            ways += [(role, other), (other, role)]
-        capture = ("tcpdump", "-l", "-nn", "-i", self.interfaces[COLLECTOR][0])
-        with ThreadPoolExecutor(1 + len(ways)) as pool:
-            argv = ("timeout", str(_MIRROR_SECONDS), *capture, f"udp dst port {_DISCARD}")
-            captured = pool.submit(collector.host.run, *argv, check=False)
-            for source, receiver in ways:
-                to = self.addresses[receiver][0]
-                pool.submit(self.hosts[source].run, "python3", "-ISc", _SEND, to, check=False)
-        shown = captured.result()
-        for source, receiver in ways:
-            near, far = self.addresses[source][0], self.addresses[receiver][0]
-            way = rf"IP {re.escape(near)}\.\d+ > {re.escape(far)}\.{_DISCARD}: "
-            if not re.search(way, shown.stdout):
-                return (
-                    f"the collector does not see what {source} sends to {receiver}: is the mirror "
-                    f"on? ({shown.stderr.strip()[-200:]})"
-                )
+def _target(file: RigFile, role: str, host: Host, seen: Mapping[str, Seen]) -> Target:
+    """Return a machine as a place for workloads."""
+    machine = file.machines[role]
+    target = Target(
+        host,
+        next(iter(machine.addresses), ""),
+        engine=machine.socket,
+        networks={"bridge": machine.layer2} if machine.layer2 else {},
+        cgroup_parent=cgroup_parent(seen[role if machine.socket else "sut"].facts),
+        directory=f"{machine.scratch}/jobs",
+        disk=f"{machine.scratch}/storage",
+    )
+    if isinstance(machine, EngineMachine):
+        target = replace(target, sandboxes=f"{machine.exec_root}/netns")
+    return target
+
+
+def _mirror_fault(file: RigFile, hosts: Mapping[str, Host], roles: Sequence[str]) -> str:
+    """Send packets to the discard port; return which direction the collector does not see."""
+    if not roles or file.hosts.collector is None:
         return ""
+    for role in roles:
+        if role not in file.hosts.collector.mirrors:
+            return (
+                f"[hosts.collector] of rig.toml has no mirrors for {role}, whose port the switch "
+                "must mirror"
+            )
+    ways = []
+    for role in roles:
+        other = "generator" if role != "generator" else "sut"
+        ways += [(role, other), (other, role)]
+    machines = file.machines
+    capture = ("tcpdump", "-l", "-nn", "-i", machines[COLLECTOR].interfaces[0])
+    with ThreadPoolExecutor(1 + len(ways)) as pool:
+        argv = ("timeout", str(_MIRROR_SECONDS), *capture, f"udp dst port {_DISCARD}")
+        captured = pool.submit(hosts[COLLECTOR].run, *argv, check=False)
+        for source, receiver in ways:
+            to = machines[receiver].addresses[0]
+            pool.submit(hosts[source].run, "python3", "-ISc", _SEND, to, check=False)
+    shown = captured.result()
+    for source, receiver in ways:
+        near, far = machines[source].addresses[0], machines[receiver].addresses[0]
+        way = rf"IP {re.escape(near)}\.\d+ > {re.escape(far)}\.{_DISCARD}: "
+        if not re.search(way, shown.stdout):
+            return (
+                f"the collector does not see what {source} sends to {receiver}: is the mirror "
+                f"on? ({shown.stderr.strip()[-200:]})"
+            )
+    return ""
 
 
 #: The discard port: no process listens, but the packets show whether the mirror works.
@@ -426,7 +416,7 @@ def _with_images(target: Target, names: Sequence[str], say: Say) -> Target:
     host, socket = target.host, str(target.engine)
     wanted = [folders[name] for name in names]
     lacking = [f for f in wanted if not engine.digests(host, socket, [images.tag(f)])]
-    if lacking and lock.is_root() and kernel_probe.find_tool("dockerd"):
+    if lacking and lock.is_root() and shutil.which("dockerd"):
         images.ensure_images(LocalHost(), say)
         with engine.building_daemon(LocalHost()) as source:
             send_images(source, host, socket, list(map(images.tag, lacking)), say)

@@ -13,6 +13,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,9 @@ DIRECTORY = RUN / "virtual"
 LABEL = "labkit-rig"
 #: The range for benchmarking (RFC 2544), which all addresses of the lab are from.
 LAB = "198.18.0.0/15"
+#: The route that keeps packets to the lab on this machine. Its protocol number tells it from one of
+#: the owner's; it is put before any other.
+UNREACHABLE = f"unreachable {LAB} proto 198"
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def _topology(rate: str) -> Iterator[str]:
     No host has a default route, and no packet to the lab from outside its namespaces leaves this
     machine.
     """
-    yield f"route add unreachable {LAB}"
+    yield f"route prepend {UNREACHABLE}"
     for name in (SWITCH, *(PREFIX + role for role in ALL)):
         yield f"netns add {name}"
         yield f"netns exec {name} sysctl -qew {' '.join(_SYSCTLS)}"
@@ -182,38 +186,37 @@ def unhook_switch(local: LocalHost) -> None:
         )
 
 
-# Both directions of each port; every kernel has the u32 filter.
-_MIRROR = """
-target=$1
-shift
-for port in "$@"; do
-    tc qdisc add dev "$port" clsact
-    for direction in ingress egress; do
-        tc filter add dev "$port" "$direction" protocol all u32 match u32 0 0 \\
-            action mirred egress mirror dev "$target"
-    done
-done
-"""
-_UNMIRROR = 'for port in "$@"; do tc qdisc del dev "$port" clsact 2>/dev/null || true; done'
+@contextmanager
+def mirrored(roles: Sequence[str]) -> Iterator[None]:
+    """Mirror the ports of roles to the collector inside a ``with`` block.
 
-
-def mirror(local: LocalHost, roles: tuple[str, ...], *, on: bool) -> None:
-    """Mirror the ports of roles to the collector, or end it.
-
-    It is a filter on the switch's ends, so that each packet from or to a host is seen once.
+    It is a filter on the switch's ends, so that each packet from or to a host is seen once. Every
+    kernel has the u32 filter.
     """
-    plugs = [plug(role, n) for role in roles for n in range(len(ALL[role]))]
-    text = script(_MIRROR, plug(COLLECTOR), *plugs) if on else script(_UNMIRROR, *plugs)
-    local.run("nsenter", f"--net=/run/netns/{SWITCH}", *text)
+    plugs = [plug(role, index) for role in roles for index in range(len(ALL[role]))]
+    on = [f"qdisc add dev {end} clsact" for end in plugs]
+    on += [
+        f"filter add dev {end} {direction} protocol all u32 match u32 0 0 "
+        f"action mirred egress mirror dev {plug(COLLECTOR)}"
+        for end in plugs
+        for direction in ("ingress", "egress")
+    ]
+    tc = ("nsenter", f"--net=/run/netns/{SWITCH}", "tc", "-force", "-batch", "-")
+    try:
+        if plugs:
+            LocalHost().run(*tc, input="\n".join(on) + "\n")
+        yield
+    finally:
+        off = "".join(f"qdisc del dev {end} clsact\n" for end in plugs)
+        if plugs:
+            LocalHost().run(*tc, input=off, check=False)
 
 
 # Version 2 has one hierarchy; its subdirectories look like the hierarchies of version 1.
 _TO_ROOT_GROUP = """
-if [ -e /sys/fs/cgroup/cgroup.procs ]; then
-    echo $$ >/sys/fs/cgroup/cgroup.procs
-else
-    for procs in /sys/fs/cgroup/*/cgroup.procs; do echo $$ >"$procs"; done
-fi
+root=/sys/fs/cgroup/cgroup.procs
+[ -e $root ] || root=/sys/fs/cgroup/*/cgroup.procs
+for procs in $root; do echo $$ >"$procs"; done
 exec "$@"
 """
 

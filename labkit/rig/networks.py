@@ -1,33 +1,31 @@
-"""Networks between containers that exist while a study needs them, besides the layer-2 bridge.
+"""Networks between containers, made at the opening of a rig on every host with an engine.
 
-Each is made on every host with an engine. Docker's are found again by their label, the others by
-the names of their devices, so that `remove` needs no record of how far a killed campaign came.
+Docker's are found again by their label, the others by the names of their devices, so that `remove`
+needs no record of how far a killed campaign came.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from labkit.errors import UsageError, suggestion
-from labkit.hosts import Host, script
+from labkit.errors import RigError
+from labkit.hosts import Host, script, start_job, stop_labelled
 from labkit.hosts.target import Network, Target
 
-if TYPE_CHECKING:
-    from labkit.rig.base import Rig
-
-#: Label of the networks on an engine.
-LABEL = "labkit=network"
+#: Label of the networks on an engine, and of the routers of Weave Net.
+LABEL, ROUTER = "labkit=network", "labkit-weave"
 #: Offset of the peer's addresses, so that the two hosts never assign the same one.
 APART = 96
-#: Where a router of Weave Net answers questions, on its own host only.
+#: The address at which a router of Weave Net answers questions, on its own host only.
 ROUTER_STATUS = "127.0.0.1:6784"
-#: What Weave Net has of a packet of 1500 bytes, by its own default.
-WEAVE_MTU = "1376"
+#: Where Docker looks for plugins.
+PLUGINS = "/run/docker/plugins"
 #: The Swarm's own networks.
 _POOL = ("--default-addr-pool", "198.19.64.0/18", "--default-addr-pool-mask-length", "24")
 
@@ -55,36 +53,21 @@ VIRTUAL = {
 }
 
 
-@contextmanager
-def created(rig: Rig, names: Sequence[str]) -> Iterator[None]:
-    """Create networks on a rig, and add them to its targets, for a ``with`` block."""
-    for name in names:
-        if name not in NAMES:
-            raise UsageError(f"unknown network {name!r}", remedy=suggestion(name, NAMES))
-    able = [name for name in names if f"network:{name}" not in rig.missing]
-    before = rig.targets
-    try:
-        for name in able:
-            _CREATE[name](rig, rig.possible_networks[name])
-        yield
-    finally:
-        rig.targets = before
-        for role in _engines(rig):
-            target = before[role]
-            remove(target.host, str(target.engine), target.directory, role, able)
-
-
-def _engines(rig: Rig) -> list[str]:
-    return [role for role in ("sut", "peer") if role in rig.targets and rig.targets[role].engine]
-
-
-def _add_to_target(rig: Rig, role: str, network: Network) -> None:
-    """Add a network to a target; placements on a peer have other addresses on it."""
-    if role == "peer":
-        network = replace(network, first=network.address(APART))
-    target = rig.targets[role]
-    target = replace(target, networks={**target.networks, network.name: network})
-    rig.targets = {**rig.targets, role: target}
+def create(
+    targets: Mapping[str, Target],
+    interfaces: Mapping[str, tuple[str, ...]],
+    networks: Sequence[Network],
+) -> dict[str, Target]:
+    """Create networks on every host with an engine, and return the targets that have them."""
+    made = dict(targets)
+    for network in networks:
+        engines = {role: target for role, target in made.items() if target.engine}
+        for role, own in _CREATE[network.name](engines, interfaces, network).items():
+            # Placements on a peer have other addresses.
+            first = own.address(APART) if role == "peer" else own.first
+            added = {**made[role].networks, own.name: replace(own, first=first)}
+            made[role] = replace(made[role], networks=added)
+    return made
 
 
 def _docker(target: Target, *argv: str) -> str:
@@ -98,31 +81,31 @@ def _create(target: Target, network: Network, *options: str) -> None:
     _docker(target, "network", "create", *options, network.engine)
 
 
-def _macvlan(rig: Rig, network: Network) -> None:
-    for role in _engines(rig):
-        parent = rig.interfaces[role][0]
-        options = ("--driver", "macvlan", "--opt", f"parent={parent}")
-        _create(rig.targets[role], network, *options)
-        _add_to_target(rig, role, replace(network, parent=parent))
+def _macvlan(
+    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
+) -> dict[str, Network]:
+    parents = {role: interfaces[role][0] for role in engines}
+    for role, parent in parents.items():
+        _create(engines[role], network, "--driver", "macvlan", "--opt", f"parent={parent}")
+    return {role: replace(network, parent=parent) for role, parent in parents.items()}
 
 
 # A bridge with address translation for engines that publish no ports; each placement adds its own
 # rules to these. Docker's policy is to forward nothing.
 _NAT = """
-ip link add "$1" type bridge
-ip addr add "$2" dev "$1"
-ip link set "$1" up
+ip link add "$1" up type bridge && ip addr add "$2" dev "$1"
 iptables -w -t nat -A POSTROUTING -s "$3" ! -o "$1" -j MASQUERADE
-iptables -w -I FORWARD -i "$1" -j ACCEPT
-iptables -w -I FORWARD -o "$1" -j ACCEPT
+iptables -w -I FORWARD -i "$1" -j ACCEPT && iptables -w -I FORWARD -o "$1" -j ACCEPT
 """
 
 
-def _nat(rig: Rig, network: Network) -> None:
+def _nat(
+    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
+) -> dict[str, Network]:
     address = f"{network.gateway}/{network.prefix}"
-    for role in _engines(rig):
-        rig.targets[role].host.run(*script(_NAT, network.bridge, address, network.subnet))
-        _add_to_target(rig, role, network)
+    for target in engines.values():
+        target.host.run(*script(_NAT, network.bridge, address, network.subnet))
+    return dict.fromkeys(engines, network)
 
 
 #: The bridge for traffic that leaves a Swarm's containers. An engine makes it some time after it
@@ -141,9 +124,11 @@ def _enter_swarm(target: Target, *argv: str) -> None:
     _docker(target, "swarm", *argv)
 
 
-def _overlay(rig: Rig, network: Network) -> None:
+def _overlay(
+    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
+) -> dict[str, Network]:
     """Docker's overlay, in the Swarm that the engine of the sut is in, or else in one made here."""
-    sut, *others = [rig.targets[role] for role in _engines(rig)]
+    sut, *others = engines.values()
     if _docker(sut, "info", "--format", "{{.Swarm.LocalNodeState}}") != "active":
         _enter_swarm(sut, "init", "--advertise-addr", sut.address, *_POOL)
         token = _docker(sut, "swarm", "join-token", "--quiet", "worker")
@@ -151,40 +136,17 @@ def _overlay(rig: Rig, network: Network) -> None:
             options = ("--advertise-addr", other.address, "--token", token)
             _enter_swarm(other, "join", *options, f"{sut.address}:2377")
     _create(sut, network, "--driver", "overlay", "--attachable")
-    for role in _engines(rig):
-        # The server's end learns of others with their first container.
-        ends = () if role == "sut" else (sut.address,)
-        sandboxes = rig.targets[role].sandboxes
-        _add_to_target(rig, role, replace(network, remotes=ends, sandboxes=sandboxes))
+    # The server's end learns of others with their first container.
+    ends = {role: () if role == "sut" else (sut.address,) for role in engines}
+    return {
+        role: replace(network, remotes=ends[role], sandboxes=target.sandboxes)
+        for role, target in engines.items()
+    }
 
 
-# Where the user's own routers are, these could not be, and would take theirs down with them.
-_ROUTER_UP = """
-folder=$1 plugin=$2
-shift 2
-! ip link show weave 2>/dev/null || { echo "a router of Weave Net is here already" >&2; exit 1; }
-mkdir -p "$folder" "${plugin%/*}"
-cd "$folder"
-export CHECKPOINT_DISABLE=1
-exec setsid -f sh -c 'echo $$ >pid; exec "$@" >log 2>&1 </dev/null' sh "$@"
-"""
-# Both ends must say so: containers that are made before would have no way to the other host.
-_ROUTER_READY = """
-import sys, time, urllib.request
-folder, status, others = sys.argv[1:]
-for _ in range(300):
-    try:
-        with urllib.request.urlopen(f"http://{status}/status/connections") as answer:
-            if answer.read().count(b" established ") == int(others):
-                sys.exit()
-    except OSError:
-        pass
-    time.sleep(0.1)
-sys.exit(open(f"{folder}/log").read()[-800:])
-"""
-
-
-def _weave(rig: Rig, network: Network) -> None:
+def _weave(
+    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
+) -> dict[str, Network]:
     """A router of Weave Net on each host with an engine, connected, and a network of its plugin.
 
     An engine looks for plugins where those of the whole machine are, so that on hosts of one
@@ -192,107 +154,95 @@ def _weave(rig: Rig, network: Network) -> None:
     by ``vethwe-bridge`` to the router, which carries packets itself (sleeve) or has the kernel do
     it (fastdp, where that has Open vSwitch); verification reads which. It excludes a Swarm.
     """
-    roles = _engines(rig)
-    addresses = [rig.targets[role].address for role in roles]
-    for number, role in enumerate(roles):
-        target = rig.targets[role]
-        folder, plugin = _router(target.directory, role)
-        # Hosts of one machine would give themselves the same name.
-        argv = ["weaver", f"--name=02:00:00:00:00:{number + 1:02x}", f"--nickname={role}"]
-        argv += [f"--host={target.address}", "--port=6783", f"--http-addr={ROUTER_STATUS}"]
-        argv += ["--no-dns", "--datapath=datapath", f"--mtu={WEAVE_MTU}"]
-        argv += [f"--db-prefix={folder}/db"]
-        argv += [f"--ipalloc-range={network.subnet}", f"--ipalloc-init=consensus={len(roles)}"]
-        argv += [f"--docker-api={target.engine}", "--plugin", "--plugin-socket="]
-        argv += [f"--plugin-mesh-socket={plugin}", *addresses[:number]]
-        target.host.run(*script(_ROUTER_UP, folder, plugin, *argv))
-    for role in roles:
-        target = rig.targets[role]
-        folder, plugin = _router(target.directory, role)
-        values = (folder, ROUTER_STATUS, str(len(roles) - 1))
-        target.host.run("python3", "-c", _ROUTER_READY, *values, timeout=90)
-        driver = PurePosixPath(plugin).stem
+    addresses = [target.address for target in engines.values()]
+    for number, (role, target) in enumerate(engines.items()):
+        if target.host.run("ip", "link", "show", "weave", check=False).status == 0:
+            # Taking labkit's down would take the owner's down with it.
+            where = f"host {target.host.name}"
+            raise RigError("a router of Weave Net is here already", where=where)
+        folder = _router_folder(target)
+        # Hosts of one machine would give themselves the same name; 1376 is Weave's own default MTU.
+        argv = ["env", "CHECKPOINT_DISABLE=1", "weaver", f"--name=02:00:00:00:00:{number + 1:02x}"]
+        argv += [f"--nickname={role}", f"--host={target.address}", "--port=6783", "--mtu=1376"]
+        argv += [f"--http-addr={ROUTER_STATUS}", "--no-dns", "--datapath=datapath"]
+        argv += [f"--db-prefix={folder}/db", f"--ipalloc-range={network.subnet}"]
+        argv += [f"--ipalloc-init=consensus={len(engines)}", f"--docker-api={target.engine}"]
+        argv += ["--plugin", "--plugin-socket=", f"--plugin-mesh-socket={_plugin(role)}"]
+        target.host.run("mkdir", "-p", PLUGINS)
+        start_job(target.host, [*argv, *addresses[:number]], directory=folder, label=ROUTER)
+    for role, target in engines.items():
+        # Both ends must say so: containers that are made before would have no way to the other.
+        others = len(engines) - 1
+        target.host.call("await_router", router=ROUTER_STATUS, others=others, seconds=30)
+        driver = PurePosixPath(_plugin(role)).stem
         _create(target, network, "--internal", "--driver", driver, "--ipam-driver", driver)
-        others = tuple(address for address in addresses if address != target.address)
-        _add_to_target(rig, role, replace(network, remotes=others, router=ROUTER_STATUS))
+    return {
+        role: replace(
+            network,
+            remotes=tuple(address for address in addresses if address != target.address),
+            router=ROUTER_STATUS,
+        )
+        for role, target in engines.items()
+    }
 
 
-def _router(directory: str, role: str) -> tuple[str, str]:
-    """Return the directory of a host's router, and the socket of its plugin."""
-    folder = f"{PurePosixPath(directory).parent}/weave-{role}"
-    return folder, f"/run/docker/plugins/labkit-weave-{role}.sock"
+def _router_folder(target: Target) -> str:
+    return f"{PurePosixPath(target.directory).parent}/weave-{target.host.name}"
 
 
-_CREATE: dict[str, Callable[[Rig, Network], None]] = {
+def _plugin(role: str) -> str:
+    """Return the socket of the plugin of a host's router."""
+    return f"{PLUGINS}/labkit-weave-{role}.sock"
+
+
+_Create = Callable[
+    [Mapping[str, Target], Mapping[str, tuple[str, ...]], Network], dict[str, Network]
+]
+_CREATE: dict[str, _Create] = {
     "macvlan": _macvlan,
     "nat": _nat,
     "overlay": _overlay,
     "weave": _weave,
 }
 
-# Prints the name of each network that was there. A host is asked for its rules only where the
-# network's device shows that there are some, since asking may load a table.
-_REMOVE = r"""
-set +e
-label=$1 swarm=$2 nat=$3 folder=$4 plugin=$5
-shift 5
-# A manager of a Swarm takes the name as a prefix, and no pattern.
-ours() { docker network ls --quiet --filter "label=$label" --filter "name=$1"; }
-drop_rules() {
-    for table in filter nat mangle; do
-        iptables -w -t "$table" -S | grep -E -- "^-A .*($1)" | sed 's/^-A/-D/' |
-            while read -r rule; do eval "iptables -w -t $table $rule"; done
-    done
-}
-for name in "$@"; do
-    [ -z "$(ours "labkit-$name")" ] || { docker network rm "labkit-$name" >&2; echo "$name"; }
-    case $name in
-    overlay)
-        [ -z "$(ours "$swarm")" ] || {
-            docker swarm leave --force >&2
-            docker network rm "$swarm" >&2
-            echo "$swarm"
-        }
-        ;;
-    nat)
-        ip link show "$nat" >/dev/null 2>&1 && {
-            drop_rules "[io] $nat "
-            ip link del "$nat"
-            echo "$name"
-        }
-        ;;
-    weave)
-        [ -d "$folder" ] && {
-            read -r pid <"$folder/pid"
-            [ "$(cat "/proc/$pid/comm")" != weaver ] || {
-                kill "$pid"
-                timeout 5 tail --pid "$pid" -f /dev/null || kill -KILL "$pid"
-            }
-            for device in vethwe-bridge vethwe-datapath weave vxlan-6784 datapath; do
-                ip link del "$device"
-            done
-            drop_rules 'WEAVE|Weave Net|-[io] weave '
-            for table in filter nat mangle; do
-                for chain in $(iptables -w -t "$table" -S | sed -n 's/^-N \(WEAVE.*\)/\1/p'); do
-                    iptables -w -t "$table" -X "$chain"
-                done
-            done
-            rm -rf "$folder" "$plugin"
-        }
-        ;;
-    esac
-done
-true
-"""
 
-
-def remove(
-    host: Host, socket: str, directory: str, role: str, names: Iterable[str] = NAMES
-) -> list[str]:
+def remove(target: Target) -> list[str]:
     """Remove networks from a host with an engine, also those of a killed campaign.
 
-    Returns what there was. The owner's own Swarm and networks stay.
+    Returns lines on what there was. The owner's own Swarm and networks stay.
     """
-    values = (LABEL, SWARM_BRIDGE, NAMES["nat"]["bridge"], *_router(directory, role), *names)
-    result = host.run(*script(_REMOVE, *values), env={"DOCKER_HOST": socket}, timeout=300)
-    return [f"network {name}" for name in result.stdout.split()]
+    host, nat = target.host, NAMES["nat"]["bridge"]
+    listing = ("network", "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}")
+    removed = sorted(_docker(target, *listing).split(), key=lambda name: name == SWARM_BRIDGE)
+    env = {"DOCKER_HOST": str(target.engine)}
+    for name in removed:
+        if name == SWARM_BRIDGE:
+            host.run("docker", "swarm", "leave", "--force", env=env)
+        # A worker leaves a Swarm's network to its manager.
+        host.run("docker", "network", "rm", name, env=env, check=name == SWARM_BRIDGE)
+    # A host is asked for rules only where a device shows that there are some, since asking may
+    # load a table.
+    if host.run("ip", "link", "show", nat, check=False).status == 0:
+        _drop_rules(host, f"[io] {nat} ")
+        host.run("ip", "link", "del", nat)
+        removed.append("nat")
+    if host.run("test", "-d", _router_folder(target), check=False).status == 0:
+        stop_labelled(host, ROUTER, grace=5.0)
+        for device in ("vethwe-bridge", "vethwe-datapath", "weave", "vxlan-6784", "datapath"):
+            host.run("ip", "link", "del", device, check=False)
+        _drop_rules(host, "WEAVE|Weave Net|-[io] weave ", chains="WEAVE")
+        host.run("rm", "-rf", "--", _router_folder(target), _plugin(host.name))
+    return [f"network {name.removeprefix('labkit-')}" for name in removed]
+
+
+def _drop_rules(host: Host, pattern: str, chains: str = "") -> None:
+    """Delete the firewall rules that match a pattern, and chains whose name begins so."""
+    for table in ("filter", "nat", "mangle"):
+        iptables = ("iptables", "-w", "-t", table)
+        lines = host.run(*iptables, "-S").stdout.splitlines()
+        for line in lines:
+            if line.startswith("-A ") and re.search(pattern, line):
+                host.run(*iptables, "-D", *shlex.split(line)[1:])
+        for line in lines if chains else ():
+            if line.startswith(f"-N {chains}"):
+                host.run(*iptables, "-X", line.split()[1])

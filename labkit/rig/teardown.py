@@ -19,7 +19,7 @@ from labkit.errors import RigError
 from labkit.hosts import LocalHost, restore, stop_labelled
 from labkit.hosts.settings import DIRECTORY as JOURNAL
 from labkit.hosts.settings import forget, pending
-from labkit.rig import engine, images, netns, storage
+from labkit.rig import engine, images, netns, networks, storage
 from labkit.rig.lock import is_root
 
 #: Where daemons of the rig mount something.
@@ -34,8 +34,9 @@ def clean() -> list[str]:
     if not is_root():
         return []
     local = LocalHost()
+    removed = [f"control groups {root}" for root in group_roots()]
     # First what is in containers: an engine would wait for them as it ends.
-    removed = [f"process {pid} of a container" for pid in sorted(kill(grouped))]
+    local.call("remove_group", group="/labkit")
     # An engine ends its own; an SSH server loses its label, and is found in its namespace.
     for label, grace in (("trial-", 2.0), (engine.LABEL, 10.0), (netns.PREFIX, 0.0)):
         removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
@@ -45,11 +46,12 @@ def clean() -> list[str]:
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
         removed.append(f"network namespace {name}")
-    for root in group_roots():
-        _remove_group(root)
-        removed.append(f"control groups {root}")
-    if local.run("ip", "route", "del", "unreachable", netns.LAB, check=False).status == 0:
-        removed.append(f"unreachable route {netns.LAB}")
+    # An engine may have started one more container before it ended.
+    local.call("remove_group", group="/labkit")
+    if local.run("ip", "route", "del", *netns.UNREACHABLE.split(), check=False).status == 0:
+        removed.append(f"route {netns.UNREACHABLE}")
+    for socket in Path(networks.PLUGINS).glob("labkit-*"):
+        socket.unlink()
     removed += _restore_settings(local)
     images.forget_logs(local, str(engine.IMAGES))
     if netns.DIRECTORY.exists():
@@ -103,32 +105,6 @@ def group_roots() -> list[Path]:
     """Return the lab's control group in every hierarchy."""
     base = Path("/sys/fs/cgroup")
     return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]
-
-
-def grouped() -> set[int]:
-    """Return the processes in control groups of the lab."""
-    pids: set[int] = set()
-    for root in group_roots():
-        for listing in root.rglob("cgroup.procs"):
-            try:
-                pids |= {int(line) for line in listing.read_text().split()}
-            except OSError:
-                continue
-    return {pid for pid in pids if _is_alive(pid)}
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _remove_group(group: Path) -> None:
-    """Remove a control group and those below it, the innermost first."""
-    for path in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
-        path.rmdir()
-    group.rmdir()
 
 
 def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:

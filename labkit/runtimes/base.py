@@ -128,7 +128,7 @@ def network_of(target: Target, name: str) -> Network:
         raise PlacementError(
             f"network {name!r} is not set up",
             where=f"host {target.host.name}",
-            remedy=f'with lab.networks(["{name}"]): ...; for the bridge of a real machine name '
+            remedy=f'Rig.open(networks=["{name}"]); for the bridge of a real machine name '
             "bridge_port and bridge_address in rig.toml",
         )
     return target.networks[name]

@@ -43,9 +43,10 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Shared:
-    """The rig of all modules that use ``lab``, while it is open."""
+    """The rig of all modules that use ``lab``, while it is open, and its options."""
 
     rig: Rig | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     stack: ExitStack = field(default_factory=ExitStack)
     #: The files with a test that uses it.
     users: set[Path] = field(default_factory=set)
@@ -60,18 +61,25 @@ SHARED = Shared()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     SHARED.users = {item.path for item in items if "lab" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: _on_rig(item) and item.path not in SHARED.users)
+    items.sort(key=_order)
 
 
-def _on_rig(item: pytest.Item) -> bool:
-    return item.get_closest_marker("rig") is not None
+def _order(item: pytest.Item) -> tuple[bool, str]:
+    """Put tests of one shared rig together, and those that open a rig themselves last."""
+    if item.get_closest_marker("rig") is None:
+        return False, ""
+    options = getattr(getattr(item, "module", None), "OPEN", {})
+    return item.path not in SHARED.users, str(options if item.path in SHARED.users else "")
 
 
 @pytest.fixture(scope="module")
-def lab() -> Rig:
-    if SHARED.rig is None:
-        opened = Rig.open("virtual", patience=PATIENCE, say=print)
-        SHARED.rig = SHARED.stack.enter_context(opened)
+def lab(request: pytest.FixtureRequest) -> Rig:
+    """Return the shared rig, opened with the options that the module has as ``OPEN``."""
+    options = getattr(request.module, "OPEN", {})
+    if SHARED.rig is None or SHARED.options != options:
+        SHARED.close()
+        opened = Rig.open("virtual", patience=PATIENCE, say=print, **options)
+        SHARED.rig, SHARED.options = SHARED.stack.enter_context(opened), options
     return SHARED.rig
 
 

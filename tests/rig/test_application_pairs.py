@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from labkit.tools.applications import APPLICATIONS, Application, families, with_
 from labkit.tools.base import Measurement
 
 pytestmark = pytest.mark.rig
+OPEN = {"peer": ("apps",), "networks": ("overlay",)}
 Left = Callable[[], list[str]]
 Make = Callable[..., Trial]
 Measure = Callable[..., Measurement]
@@ -29,12 +29,6 @@ FAMILIES = families(APPLICATIONS)
 #: window: on a busy machine a hundred take seconds.
 FEW = {"postgresql": {"connections": 10, "seconds": 2}}
 MANY = {"connections": 100, "seconds": 6}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def with_peer(lab: Rig) -> Iterator[None]:
-    with lab.peer(images=["apps"]):
-        yield
 
 
 @contextmanager
@@ -62,26 +56,6 @@ def busy(trial: Trial, cpus: str) -> float:
     return used / sum(spent.values())
 
 
-@needs("weaver")
-def test_weave_net_between_two_engines(lab: Rig, make_trial: Make, left: Left) -> None:
-    def interfaces() -> dict[str, list[list[str]]]:
-        # Name and address: whether a bridge of another test has a carrier is not this one's.
-        rows = {role: lab.hosts[role].run("ip", "-br", "link").stdout for role in ("sut", "peer")}
-        return {role: [row.split()[:3:2] for row in rows[role].splitlines()] for role in rows}
-
-    before = interfaces()
-    with lab.networks(["weave"]):
-        trial = make_trial(docker("weave"))
-        with pair(trial, docker("weave"), APPLICATIONS["iperf3 tcp"]) as measure:
-            assert measure(APPLICATIONS["iperf3 tcp"]).metrics["throughput_mbit_per_s"] > 0
-        ends = trial.record["verification"], trial.record["verifications"]["client"]
-        # What carried the packets is known of each end: the kernel, or the routers themselves.
-        for end, other in zip(ends, ("peer", "sut"), strict=True):
-            assert end[f"router to {lab.addresses[other][0]}"] in ("sleeve", "fastdp")
-    assert interfaces() == before
-    assert not list(Path("/run/docker/plugins").glob("labkit-*")) and left() == []
-
-
 def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab: Rig, make_trial: Make) -> None:
     folder = f"{lab.targets['sut'].sysfs}/class/net/lab0/statistics"
 
@@ -90,15 +64,14 @@ def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab: Rig, make_tria
         return [int(number) for number in text.split()]
 
     sizes = {}
-    with lab.networks(["overlay"]):
-        for level in ("as found", "off", "as found"):
-            trial = make_trial(docker("overlay"), tunnel_offload=level)
-            application = APPLICATIONS["iperf3 tcp"]
-            with trial.treated(), pair(trial, docker("overlay"), application) as measure:
-                before = received()
-                measure(application)
-                count, packets = (b - a for a, b in zip(before, received(), strict=True))
-            sizes.setdefault(level, []).append(count / packets)
+    for level in ("as found", "off", "as found"):
+        trial = make_trial(docker("overlay"), tunnel_offload=level)
+        application = APPLICATIONS["iperf3 tcp"]
+        with trial.treated(), pair(trial, docker("overlay"), application) as measure:
+            before = received()
+            measure(application)
+            count, packets = (b - a for a, b in zip(before, received(), strict=True))
+        sizes.setdefault(level, []).append(count / packets)
     assert max(sizes["off"]) <= 1600 < 3 * 1600 < min(sizes["as found"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,8 @@ from labkit.rig import netns
 from labkit.rig.base import Rig
 
 pytestmark = pytest.mark.rig
+OPEN = {"networks": ("macvlan",), "collector": ("sut", "clean")}
 Left = Callable[[], list[str]]
-
-
-@pytest.fixture(scope="module")
-def watched(lab: Rig) -> Iterator[Rig]:
-    with lab.networks(["macvlan"]), lab.collector("sut", "clean"):
-        yield lab
 
 
 def mirrors() -> str:
@@ -75,8 +70,8 @@ def once(
 
 @needs("sfnt-pingpong")
 @pytest.mark.parametrize("place", [bare("clean"), docker("bridge")], ids=str)
-def test_the_paper_s_own_tool(watched: Rig, label: str, left: Left, place: Placement) -> None:
-    messages, _, measurement = measured(watched, label, place, capture="on", tool="sfnt-pingpong")
+def test_the_paper_s_own_tool(lab: Rig, label: str, left: Left, place: Placement) -> None:
+    messages, _, measurement = measured(lab, label, place, capture="on", tool="sfnt-pingpong")
     rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
     # It exchanges as many messages as it was asked to, however long that takes.
     assert len(rtt) == len(inside) == messages
@@ -94,9 +89,9 @@ def test_the_paper_s_own_tool(watched: Rig, label: str, left: Left, place: Place
     ids=str,
 )
 def test_a_captured_trial_has_round_trip_and_residence_times(
-    watched: Rig, label: str, left: Left, place: Placement, exchange: str
+    lab: Rig, label: str, left: Left, place: Placement, exchange: str
 ) -> None:
-    messages, trial, measurement = measured(watched, label, place, capture="on", exchange=exchange)
+    messages, trial, measurement = measured(lab, label, place, capture="on", exchange=exchange)
     rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
     # On a busy machine fewer are exchanged in the time that the tool takes.
     assert 0 < len(rtt) == len(inside) <= messages and inside.min() > 0
@@ -116,7 +111,7 @@ def test_a_captured_trial_has_round_trip_and_residence_times(
     ids=str,
 )
 def test_a_trial_without_capture_is_not_mirrored(
-    watched: Rig,
+    lab: Rig,
     label: str,
     left: Left,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,8 +121,8 @@ def test_a_trial_without_capture_is_not_mirrored(
     def never() -> None:
         raise AssertionError("the switch mirrors")
 
-    monkeypatch.setattr(watched, "mirror", never)
-    messages, _, measurement = measured(watched, label, place, capture="off", exchange=exchange)
+    monkeypatch.setattr(lab, "mirror", never)
+    messages, _, measurement = measured(lab, label, place, capture="off", exchange=exchange)
     assert list(measurement.samples) == ["rtt_ns"]
     assert 0 < len(measurement.samples["rtt_ns"]) <= messages
     assert left() == []
@@ -140,7 +135,7 @@ def test_an_impossible_network_is_infeasible(lab: Rig, network: str) -> None:
 
 
 def test_a_capture_that_dies_fails_its_trial(
-    watched: Rig, make_trial: Callable[..., Trial], left: Left
+    lab: Rig, make_trial: Callable[..., Trial], left: Left
 ) -> None:
     trial = make_trial(bare("clean"), capture="on")
     with pytest.raises(ToolOutput, match="tcpdump ended while it captured"), trial.capture():

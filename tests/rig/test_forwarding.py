@@ -21,6 +21,12 @@ from labkit.runtimes.docker import Docker
 from labkit.tools import datagrams, socat
 
 pytestmark = pytest.mark.rig
+OPEN = {
+    "peer": ("net",),
+    "clean_peer": True,
+    "networks": ("nat", "macvlan"),
+    "collector": ("generator",),
+}
 FIRST, SINK, RATE = 20000, 19999, 2000
 Left = Callable[[], list[str]]
 #: Placements, and hosts of their chain: with two, hops of both are counted and captured.
@@ -32,16 +38,6 @@ CHAINS = [
         for network in ("nat", "macvlan")
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def watched(lab: Rig) -> Iterator[Rig]:
-    with (
-        lab.peer(images=["net"], clean=True),
-        lab.networks(["nat", "macvlan"]),
-        lab.collector("generator"),
-    ):
-        yield lab
 
 
 def placed(trial: Trial, stack: ExitStack, place: Placement, hosts: int, hops: int) -> list[Server]:
@@ -83,10 +79,10 @@ def sender(trial: Trial, place: Placement) -> Iterator[Callable[[Server], float]
 
 @pytest.mark.parametrize(("place", "hosts"), CHAINS, ids=str)
 def test_every_datagram_is_counted_and_captured(
-    watched: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement, hosts: int
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement, hosts: int
 ) -> None:
     second = treatments.SecondHost(at=2, spread=True)
-    assert second.feasibility(watched, hosts, {"placement": place}) is None
+    assert second.feasibility(lab, hosts, {"placement": place}) is None
     trial = make_trial(place)
     with ExitStack() as stack:
         send = stack.enter_context(sender(trial, place))
@@ -110,7 +106,7 @@ def test_every_datagram_is_counted_and_captured(
 
 @needs("rkt")
 def test_twenty_pods_of_rkt_start_at_once(
-    watched: Rig, make_trial: Callable[..., Trial], left: Left
+    lab: Rig, make_trial: Callable[..., Trial], left: Left
 ) -> None:
     # Half of such chains failed while systemd in the pod had journald twice.
     pod = container("rkt", "macvlan")
@@ -122,7 +118,7 @@ def test_twenty_pods_of_rkt_start_at_once(
 
 @pytest.mark.parametrize("place", [bare("clean"), docker("nat")], ids=str)
 def test_an_overloaded_chain_is_measured_with_its_loss(
-    watched: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement
 ) -> None:
     trial = make_trial(place)
     first = trial.address(place, after=1)
@@ -145,12 +141,12 @@ def test_an_overloaded_chain_is_measured_with_its_loss(
     assert left() == []
 
 
-def test_drops_of_sockets_are_read_on_each_host(watched: Rig, label: str, left: Left) -> None:
+def test_drops_of_sockets_are_read_on_each_host(lab: Rig, label: str, left: Left) -> None:
     """As on separate machines: three hosts as if each had a kernel."""
-    every = {f"all.{role}": netns.all_cpus() for role in watched.hosts}
-    fields = vars(watched) | {"shared_kernel": False, "cpu_map": watched.cpu_map | every}
+    every = {f"all.{role}": netns.all_cpus() for role in lab.hosts}
+    fields = vars(lab) | {"shared_kernel": False, "cpu_map": lab.cpu_map | every}
     levels = {"placement": docker("nat"), "affinity": "free"}
-    rig, pinned = type(watched)(**fields), {"affinity": treatments.Pinning()}
+    rig, pinned = type(lab)(**fields), {"affinity": treatments.Pinning()}
     trial = Trial(rig, levels, label, treatments=pinned)
     with ExitStack() as stack:
         send = stack.enter_context(sender(trial, docker("nat")))
@@ -158,13 +154,13 @@ def test_drops_of_sockets_are_read_on_each_host(watched: Rig, label: str, left: 
         found = trial.mechanisms
     names = ("sink_socket_drops", "socket_drops", "hop1_socket_drops", "hop2_socket_drops")
     assert sum(found[name] for name in names) == sent and found["sink_socket_drops"] > 0
-    hosts = {watched.hosts[role].name for role in ("generator", "peer")}
+    hosts = {lab.hosts[role].name for role in ("generator", "peer")}
     assert hosts == set(trial.record["evidence"]) - {"before", "after"}
     assert left() == []
 
 
 def test_a_connection_lost_while_a_chain_is_stopped_leaves_nothing(
-    watched: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hops share the host's connection: it is lost for all of them."""
     trial, stop, lost = make_trial(bare("clean")), Job.stop, []
@@ -184,7 +180,7 @@ def test_a_connection_lost_while_a_chain_is_stopped_leaves_nothing(
 
 
 def test_a_mislabelled_hop_ends_the_chain(
-    watched: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial, options = make_trial(docker("macvlan")), Docker.network
 
@@ -199,12 +195,12 @@ def test_a_mislabelled_hop_ends_the_chain(
 
 
 def test_a_proxy_instead_of_address_translation_is_an_error(
-    watched: Rig, make_trial: Callable[..., Trial], left: Left
+    lab: Rig, make_trial: Callable[..., Trial], left: Left
 ) -> None:
     trial = make_trial(docker("nat"))
     with ExitStack() as stack:
         placed(trial, stack, docker("nat"), 1, 1)
-        target = watched.targets["sut"]
+        target = lab.targets["sut"]
         # Now a process of the host answers on the port, as the engine's proxy would.
         text = "iptables -t nat -S DOCKER | sed -n 's/^-A \\(.*dport 20000.*\\)/-D \\1/p' | " + (
             'while read -r rule; do eval "iptables -t nat $rule"; done'
@@ -216,10 +212,10 @@ def test_a_proxy_instead_of_address_translation_is_an_error(
     assert left() == []
 
 
-def test_the_description_of_the_collector_names_mirrored_roles(watched: Rig) -> None:
-    assert watched.describe()["hosts"]["collector"] == {
+def test_the_description_of_the_collector_names_mirrored_roles(lab: Rig) -> None:
+    assert lab.describe()["hosts"]["collector"] == {
         "addresses": [],
-        "cpus": watched.cpu_map["harness"],
+        "cpus": lab.cpu_map["harness"],
         "engine": False,
         "mirrors": ["generator"],
     }

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from echoes import echoes
-from own_machines import machines
+from own_machines import machines as own_machines
 
 from labkit import Placement, Rig, Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import HostUnreachable, ManipulationError, RigError
 from labkit.hosts import LocalHost, labelled, start_job
-from labkit.rig import MachineRig, engine, images, netns, virtual
+from labkit.rig import engine, images, machines, netns, virtual
+from labkit.rig.base import Additions
+from labkit.rig.images import Say
 from labkit.tools import sockperf
 
 pytestmark = pytest.mark.rig
@@ -24,17 +27,21 @@ pytestmark = pytest.mark.rig
 @pytest.fixture(scope="module")
 def folder(namespaces: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a directory with a rig.toml of the virtual rig's namespaces."""
-    with machines(tmp_path_factory.mktemp("machines"), apart=False) as made:
+    with own_machines(tmp_path_factory.mktemp("machines"), apart=False) as made:
         made.open_ways()
         yield made.folder
 
 
 @pytest.fixture(scope="module")
 def rig(folder: Path) -> Iterator[Rig]:
-    rig = MachineRig.attach(folder / "rig.toml")
-    yield rig
-    rig.close()
+    with opened(folder / "rig.toml") as rig:
+        yield rig
     assert docker_cli("ps", "--all", "--quiet") == ""
+
+
+def opened(path: Path, say: Say = print) -> AbstractContextManager[Rig]:
+    """Open a rig of machines below the one of this machine, whose lock the fixtures hold."""
+    return machines.opened(str(path), Additions(), say)
 
 
 def docker_cli(*argv: str) -> str:
@@ -92,7 +99,7 @@ def test_the_rig_describes_its_machines(rig: Rig) -> None:
 def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
     """As on separate machines, evidence is read on each host."""
     cpu_map = {**rig.cpu_map, "all.sut": netns.all_cpus(), "all.generator": netns.all_cpus()}
-    separate = replace(rig, shared_kernel=False, cpu_map=cpu_map, at_close=())
+    separate = replace(rig, shared_kernel=False, cpu_map=cpu_map)
     levels = {"placement": bare("rules"), "affinity": "free", "wait": "block"}
     treated = {"affinity": treatments.Pinning()}
     trial = Trial(separate, levels, "trial-0-apart", treatments=treated)
@@ -135,14 +142,11 @@ def test_opening_removes_what_a_killed_campaign_left(rig: Rig, folder: Path) -> 
     directory = str(folder / "left")
     start_job(rig.hosts["generator"], ["sleep", "600"], directory=directory, label="trial-1-x")
     lines: list[str] = []
-    again = MachineRig.attach(folder / "rig.toml", say=lines.append)
-    try:
+    with opened(folder / "rig.toml", lines.append):
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert labelled(LocalHost(), "trial-") == []
         for what in ("process", "container"):
             assert any(f"removed {what}" in line for line in lines)
-    finally:
-        again.close()
 
 
 @pytest.mark.parametrize(
@@ -165,8 +169,8 @@ def test_a_host_that_differs_from_the_file_is_an_error(
     assert old in text or virtual.cpu_map()["sut"] != "1"
     head, mark, rest = text.partition("[hosts.sut]")
     path.write_text(head + mark + rest.replace(old, new, 1))
-    with pytest.raises(RigError) as caught:
-        MachineRig.attach(path)
+    with pytest.raises(RigError) as caught, opened(path):
+        pass
     assert why in caught.value.why and caught.value.remedy
 
 
@@ -174,8 +178,8 @@ def test_an_unknown_host_key_is_refused(folder: Path) -> None:
     path = folder / "unknown.toml"
     path.write_text((folder / "rig.toml").read_text().replace('known_hosts"', 'nobody"'))
     (folder / "nobody").touch()
-    with pytest.raises(HostUnreachable, match="key"):
-        MachineRig.attach(path)
+    with pytest.raises(HostUnreachable, match="key"), opened(path):
+        pass
 
 
 def test_one_campaign_at_a_time(folder: Path) -> None:

@@ -10,8 +10,9 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import own_machines
 import pytest
@@ -22,9 +23,10 @@ from labkit.campaign.trial import Trial
 from labkit.hosts import LocalHost, labelled
 from labkit.pcap import read
 from labkit.placement import Placement, container, waiting
-from labkit.rig import MachineRig, netns
+from labkit.rig import machines, netns
+from labkit.rig.base import Additions
 from labkit.rig.engine import PEER_SOCKET, digests
-from labkit.rig.machines import send_images
+from labkit.rig.images import Say
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
@@ -39,14 +41,11 @@ overlay = "198.18.35.10/24"
 
 
 @pytest.fixture(scope="module")
-def machines(
-    namespaces: Rig, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, Rig]]:
+def below(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Rig]]:
     """Yield the directory of a rig.toml, and the virtual rig that provides its machines."""
     with ExitStack() as stack:
-        below = namespaces
-        stack.enter_context(below.peer(["net"]))
-        stack.enter_context(below.collector("sut"))
+        options = {"peer": ["net"], "collector": ["sut"]}
+        below = stack.enter_context(Rig.open("virtual", patience=900, say=print, **options))
         place = tmp_path_factory.mktemp("machines")
         made = stack.enter_context(own_machines.machines(place, apart=False))
         # Without the virtual rig's bridge for containers.
@@ -63,19 +62,19 @@ def machines(
         yield place, below
 
 
-@pytest.fixture(scope="module")
-def rig(machines: tuple[Path, Rig]) -> Iterator[Rig]:
-    found = MachineRig.attach(machines[0] / "rig.toml")
-    yield found
-    found.close()
+def opened(path: Path, say: Say = print, **added: Any) -> AbstractContextManager[Rig]:
+    """Open a rig of machines below the one of this machine, whose lock the fixture holds."""
+    return machines.opened(str(path), Additions(**added), say)
 
 
 @pytest.fixture(scope="module")
-def networked(rig: Rig) -> Iterator[Rig]:
-    before = network_state(rig)
-    with rig.peer(["net"]), rig.networks(CREATED):
+def networked(below: tuple[Path, Rig]) -> Iterator[Rig]:
+    with opened(below[0] / "rig.toml") as bare_rig:
+        before = network_state(bare_rig)
+    with opened(below[0] / "rig.toml", networks=CREATED, peer=("net",)) as rig:
         yield rig
-    assert network_state(rig) == before
+        shown = rig
+    assert network_state(shown) == before
 
 
 def network_state(rig: Rig) -> dict[str, list[str]]:
@@ -118,88 +117,6 @@ def far(address: str) -> Client:
     return Client(argv, address, 4.0, parse)
 
 
-def test_the_next_user_removes_networks_of_a_killed_campaign(
-    rig: Rig, machines: tuple[Path, Rig]
-) -> None:
-    before, lines = network_state(rig), list[str]()
-    with ExitStack() as killed:
-        killed.enter_context(rig.peer(["net"]))
-        killed.enter_context(rig.networks(("macvlan", "nat", "overlay")))
-        assert network_state(rig) != before
-        # An engine keeps a network that a container is on.
-        image, socket = rig.targets["sut"].images["net"].reference, str(rig.targets["sut"].engine)
-        options = (
-            "--label=labkit=trial-1-x",
-            "--network=labkit-macvlan",
-            "--cgroup-parent=/labkit",
-        )
-        run = ("run", "--detach", "--pull=never", *options, image, "sleep", "600")
-        LocalHost().run("docker", "--host", socket, *run)
-        again = MachineRig.attach(machines[0] / "rig.toml", say=lines.append)
-        again.close()
-        assert network_state(rig) == before
-    removed = {(line.split()[1], line.split()[-1]) for line in lines if "removed network" in line}
-    assert removed >= {("sut:", "nat"), ("sut:", "overlay"), ("peer:", "nat")}
-    assert network_state(rig) == before
-
-
-def test_a_network_that_is_not_in_the_file_is_infeasible(
-    rig: Rig, machines: tuple[Path, Rig]
-) -> None:
-    plain = MachineRig.attach(machines[0] / "plain.toml")
-    try:
-        for network in CREATED:
-            engine = "lxc" if network == "nat" else "docker"
-            reason = plain.infeasible(container(engine, network)) or ""
-            assert f"no key {network} in its table [networks]" in reason
-        with plain.networks(CREATED):
-            assert set(plain.targets["sut"].networks) <= {"bridge"}
-    finally:
-        plain.close()
-    there = shutil.which("weaver")
-    why = "no key weave in its table" if there else "weaver, is not on the host"
-    assert why in (rig.infeasible(docker("weave")) or "")
-    assert treatments.SecondHost(at="both").feasibility(rig, "both", {}), "no peer was asked for"
-
-
-def test_the_mirror_is_used_only_where_it_shows_both_directions(
-    rig: Rig, machines: tuple[Path, Rig]
-) -> None:
-    below = machines[1]
-    capture, asked = treatments.PacketCapture(), {"placement": bare("rules")}
-    with rig.collector("sut"):
-        assert "does not see what sut sends" in (capture.feasibility(rig, "on", asked) or "")
-    with below.mirror():
-        with rig.collector("generator"):
-            assert "no mirrors for generator" in (capture.feasibility(rig, "on", asked) or "")
-        with rig.collector("sut"):
-            assert capture.feasibility(rig, "on", asked) is None
-            trial = make(rig, bare("rules"), "capture")
-            with (
-                trial.serve(sockperf.server("block"), bare("rules")) as server,
-                trial.capture("udp port 11111") as captured,
-            ):
-                trial.measure(echoes(server.address, 50))
-    assert len(read(captured.packets)) >= 100
-    assert "collector" not in rig.targets
-    assert labelled(LocalHost(), "trial-") == []
-
-
-def test_images_of_this_machine_are_sent_to_an_engine_that_lacks_them(rig: Rig) -> None:
-    name, image = "labkit/probe:sent", rig.targets["sut"].images["net"]
-    source, socket = str(rig.targets["sut"].engine), PEER_SOCKET
-    LocalHost().run("docker", "--host", source, "tag", image.reference, name)
-    try:
-        send_images(source, rig.hosts["peer"], socket, [name], print)
-        assert digests(rig.hosts["peer"], socket, [name]) == {name: image.digest}
-    finally:
-        for engine in (source, socket):
-            LocalHost().run("docker", "--host", engine, "image", "rm", name)
-
-
-# From here on the networks exist until the module ends.
-
-
 @pytest.mark.parametrize("network", ["host", "nat", "macvlan", "overlay"])
 def test_containers_of_two_machines_reach_each_other(networked: Rig, network: str) -> None:
     placement = docker(network)
@@ -228,3 +145,65 @@ def test_an_engine_without_published_ports_uses_the_nat_network(networked: Rig) 
     trial = make(networked, placement, "lxc")
     with trial.serve(sockperf.server("block"), placement) as server:
         assert trial.measure(echoes(server.address)).messages == 200
+
+
+def test_the_next_user_removes_networks_of_a_killed_campaign(
+    networked: Rig, below: tuple[Path, Rig]
+) -> None:
+    # An engine keeps a network that a container is on.
+    sut, lines = networked.targets["sut"], list[str]()
+    options = ("--label=labkit=trial-1-x", "--network=labkit-macvlan", "--cgroup-parent=/labkit")
+    run = ("run", "--detach", "--pull=never", *options, sut.images["net"].reference, "sleep", "600")
+    LocalHost().run("docker", "--host", str(sut.engine), *run)
+    with opened(below[0] / "rig.toml", lines.append):
+        removed = {
+            (line.split()[1], line.split()[-1]) for line in lines if "removed network" in line
+        }
+    assert removed >= {("sut:", name) for name in CREATED} | {("peer:", "nat")}
+
+
+def test_a_network_that_is_not_in_the_file_is_infeasible(below: tuple[Path, Rig]) -> None:
+    with opened(below[0] / "plain.toml", networks=CREATED) as plain:
+        for network in CREATED:
+            engine = "lxc" if network == "nat" else "docker"
+            reason = plain.infeasible(container(engine, network)) or ""
+            assert f"no key {network} in its table [networks]" in reason
+        assert set(plain.targets["sut"].networks) <= {"bridge"}
+        there = shutil.which("weaver")
+        why = "no key weave in its table" if there else "weaver, is not on the host"
+        assert why in (plain.infeasible(docker("weave")) or "")
+        assert treatments.SecondHost(at="both").feasibility(plain, "both", {}), "no peer was asked"
+
+
+def test_the_mirror_is_used_only_where_it_shows_both_directions(below: tuple[Path, Rig]) -> None:
+    path, capture = below[0] / "rig.toml", treatments.PacketCapture()
+    with opened(path, collector=("sut",)) as rig:
+        assert "does not see what sut sends" in (capture.feasibility(rig, "on", {}) or "")
+        assert "collector" not in rig.targets
+    with below[1].mirror():
+        with opened(path, collector=("generator",)) as rig:
+            assert "no mirrors for generator" in (capture.feasibility(rig, "on", {}) or "")
+        with opened(path, collector=("sut",)) as rig:
+            assert capture.feasibility(rig, "on", {}) is None
+            trial = make(rig, bare("rules"), "capture")
+            with (
+                trial.serve(sockperf.server("block"), bare("rules")) as server,
+                trial.capture("udp port 11111") as captured,
+            ):
+                trial.measure(echoes(server.address, 50))
+    assert len(read(captured.packets)) >= 100
+    assert labelled(LocalHost(), "trial-") == []
+
+
+def test_images_of_this_machine_are_sent_to_an_engine_that_lacks_them(
+    below: tuple[Path, Rig],
+) -> None:
+    name, sut, peer = "labkit/probe:sent", below[1].targets["sut"], below[1].targets["peer"]
+    source, socket = str(sut.engine), str(peer.engine)
+    LocalHost().run("docker", "--host", source, "tag", sut.images["net"].reference, name)
+    try:
+        machines.send_images(source, peer.host, socket, [name], print)
+        assert digests(peer.host, socket, [name]) == {name: sut.images["net"].digest}
+    finally:
+        for engine in (source, socket):
+            LocalHost().run("docker", "--host", engine, "image", "rm", name)

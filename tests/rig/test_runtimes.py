@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 CREATED = ("macvlan", "nat", "overlay")
+OPEN = {"peer": ("net",), "networks": CREATED}
 RKT = needs("rkt")
 ENGINES = [pytest.param(name, marks=[RKT] if name == "rkt" else []) for name in ALL_ENGINES]
 #: Docker's placements on networks that need no creating are in `test_placements.py`.
@@ -45,12 +46,6 @@ PAIRS = [
 ]
 LIMITS = Limits("1", 512, 10_000, 5_000, 200_000_000)
 Left = Callable[[], list[str]]
-
-
-@pytest.fixture(scope="module")
-def networked(lab: Rig) -> Iterator[Rig]:
-    with lab.peer(images=["net"]), lab.networks(CREATED):
-        yield lab
 
 
 def infeasible(lab: Rig, trial: Trial, placement: Placement) -> bool:
@@ -84,13 +79,13 @@ def ping_pong(address: str) -> Client:
 
 @pytest.mark.parametrize("placement", PAIRS, ids=str)
 def test_trial_on_each_engine_and_network(
-    networked: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
 ) -> None:
     trial = make_trial(placement)
-    if infeasible(networked, trial, placement):
+    if infeasible(lab, trial, placement):
         return
     with trial.serve(sockperf.server("block"), placement) as server:
-        assert networked.owns(server.address)
+        assert lab.owns(server.address)
         if placement.network == "overlay":  # the generator has no address there
             with trial.serve(waiting("net"), placement, name="client", at="peer") as client:
                 measurement = trial.measure(ping_pong(server.address), inside=client)
@@ -107,11 +102,11 @@ def test_trial_on_each_engine_and_network(
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_limits_and_failures_on_each_engine(
-    networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:
     placement = container(engine, "nat", LIMITS)
     trial = make_trial(placement)
-    if infeasible(networked, trial, placement):
+    if infeasible(lab, trial, placement):
         return
     with trial.serve(sockperf.server("block"), placement):
         pass  # verification reads the limits
@@ -143,7 +138,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("engine", "network", "really", "why"), BROKEN)
 def test_a_wrong_network_is_rejected(
-    networked: Rig,
+    lab: Rig,
     make_trial: Callable[..., Trial],
     left: Left,
     engine: str,
@@ -153,7 +148,7 @@ def test_a_wrong_network_is_rejected(
 ) -> None:
     placement = container(engine, network)
     trial = make_trial(placement)
-    if infeasible(networked, trial, placement):
+    if infeasible(lab, trial, placement):
         return
     trial._runtimes[engine] = (
         broken(engine, after=unpublish)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from labkit import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, RigError
 from labkit.placement import STORAGES, UNIONS, docker, waiting
-from labkit.rig import engine, teardown
+from labkit.rig import engine
 from labkit.rig.base import Rig
 from labkit.rig.layers import LayeredImage, ensure_layers, tree
 from labkit.runtimes import placed
@@ -25,14 +25,7 @@ pytestmark = pytest.mark.rig
 FILES = {f"first/{number}": 300_000 for number in range(2)}
 TREE = tree("tree", 5, 20, 20_000)
 IMAGE = LayeredImage("tested", (TREE | {"layer-1": 4096} | FILES, TREE | {"layer-2": 4096}))
-
-
-@pytest.fixture(scope="module")
-def stored(lab: Rig) -> Iterator[Rig]:
-    with lab.storage({name: [IMAGE] for name in STORAGES}):
-        yield lab
-    assert teardown.mounted((str(engine.STORAGES),)) == []
-    assert not [path for path in ("bind", "unions") if (engine.STORAGES / path).exists()]
+OPEN = {"layers": (IMAGE,)}
 
 
 def test_layers_are_the_same_bytes_when_they_are_built_again(lab: Rig) -> None:
@@ -48,8 +41,8 @@ def test_layers_are_the_same_bytes_when_they_are_built_again(lab: Rig) -> None:
     assert built[0] == built[1] and len(built[0]) >= 4
 
 
-def test_docker_keeps_the_times_of_a_layer(stored: Rig) -> None:
-    target = stored.targets["sut"]
+def test_docker_keeps_the_times_of_a_layer(lab: Rig) -> None:
+    target = lab.targets["sut"]
     image, host, env = target.images["tested"], target.host, {"DOCKER_HOST": str(target.engine)}
     show = ("docker", "run", "--rm", "--network", "none", image.reference)
     listing = ("ls", "-l", "--time-style=+%s", "/data/layer-1", "/data/layer-2")
@@ -60,13 +53,13 @@ def test_docker_keeps_the_times_of_a_layer(stored: Rig) -> None:
 
 @pytest.mark.parametrize("name", STORAGES)
 def test_each_operation_runs_in_a_verified_storage(
-    stored: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]], name: str
+    lab: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]], name: str
 ) -> None:
     placement = docker("host", storage=name)
-    if reason := stored.missing.get(f"storage:{name}"):
-        assert treatments.ContainerStorage().feasibility(stored, name, {}) == reason
+    if reason := lab.missing.get(f"storage:{name}"):
+        assert treatments.ContainerStorage().feasibility(lab, name, {}) == reason
         with pytest.raises(RigError) as caught:
-            stored.target(placement)
+            lab.target(placement)
         assert caught.value.why == reason
         return
     trial = make_trial(placement, storage=name)
@@ -83,16 +76,16 @@ def test_each_operation_runs_in_a_verified_storage(
         read = server.verification
     counts = {key: len(measurement.samples["latency_ns"]) for key, measurement in found.items()}
     assert counts == {"write": 20, "fsync": 5, "top": 20, "lowest": 20, "first": 2, "ls": 3}
-    assert read["file system of /data"] == stored.targets["sut"].storages[name].filesystem
+    assert read["file system of /data"] == lab.targets["sut"].storages[name].filesystem
     assert left() == []
     assert list((engine.STORAGES / "unions").glob("*")) == []
 
 
 def test_a_container_does_not_see_what_the_previous_one_wrote(
-    stored: Rig, make_trial: Callable[..., Trial]
+    lab: Rig, make_trial: Callable[..., Trial]
 ) -> None:
     for name in ("overlay2", *UNIONS):  # a bind mount and a volume keep what is written to them
-        if f"storage:{name}" in stored.missing:
+        if f"storage:{name}" in lab.missing:
             continue
         placement = docker("host", storage=name)
         for _ in range(2):
@@ -104,19 +97,19 @@ def test_a_container_does_not_see_what_the_previous_one_wrote(
 
 
 def test_cold_caches_are_dropped_by_the_host_itself(
-    stored: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]]
+    lab: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]]
 ) -> None:
-    name = next(one for one in STORAGES if f"storage:{one}" not in stored.missing)
+    name = next(one for one in STORAGES if f"storage:{one}" not in lab.missing)
     placement = docker("host", storage=name)
     trial = make_trial(placement, storage=name)
 
     def cached() -> int:
-        text = stored.targets["sut"].host.run("grep", "^Cached:", "/proc/meminfo").stdout
+        text = lab.targets["sut"].host.run("grep", "^Cached:", "/proc/meminfo").stdout
         return int(text.split()[1])
 
     with trial.serve(waiting("tested"), placement) as server:
         before = cached()
-        treatments.ColdCache().begin(stored, "cold")
+        treatments.ColdCache().begin(lab, "cold")
         assert cached() < before
         cold = trial.measure(file_operations.traverse("/data/tree", files=50), inside=server)
         traversals = file_operations.traverse("/data/tree", count=2, files=50)
@@ -136,10 +129,10 @@ class Mislabelled(Docker):
 
 @pytest.mark.parametrize("name", ["overlay2", "bind"])
 def test_another_storage_than_that_of_the_label_is_an_error(
-    stored: Rig, label: str, left: Callable[[], list[str]], name: str
+    lab: Rig, label: str, left: Callable[[], list[str]], name: str
 ) -> None:
     placement = docker("host", storage=name)
-    arguments = (Mislabelled(), stored.target(placement), placement, waiting("tested"))
+    arguments = (Mislabelled(), lab.target(placement), placement, waiting("tested"))
     with pytest.raises(ManipulationError) as caught, placed(*arguments, cpus="1", label=label):
         pass
     assert "not zfs" in caught.value.what and "; mount at /data: " in caught.value.what

@@ -23,7 +23,7 @@ from labkit.placement import waiting
 from labkit.rig.layers import LayeredImage
 
 image = LayeredImage("killed", ({"a": 5000},))
-with Rig.open("virtual", patience=900) as lab, lab.storage({name: [image] for name in NAMES}):
+with Rig.open("virtual", patience=900, layers=[image]) as lab:
     contexts = []
     for name in [name for name in NAMES if f"storage:{name}" not in lab.missing]:
         placement, label = docker("host", storage=name), f"trial-{os.getpid()}-killed-{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -28,13 +29,8 @@ from labkit.campaign.trial import Trial
 from labkit.placement import waiting
 
 print("began", flush=True)
-with (
-    Rig.open("virtual", patience=900) as lab,
-    lab.peer(images=["net"], clean=True),
-    lab.collector("sut"),
-    lab.mirror(),
-    lab.networks(["macvlan"]),
-):
+everything = {"networks": ["macvlan", "nat", "overlay"], "peer": ["net"], "collector": ["sut"]}
+with Rig.open("virtual", patience=900, clean_peer=True, **everything) as lab, lab.mirror():
     placed = []
     for number, placement in enumerate([docker("macvlan"), docker("nat"), docker("host")]):
         trial = Trial(lab, {"placement": placement}, f"trial-0-{number}")
@@ -101,7 +97,7 @@ def test_what_a_killed_process_left_is_removed(
     user.wait()
     with lock.locked(PATIENCE):
         removed = clean()
-        assert any("of a container" in line for line in removed)
+        assert any(line.startswith("control groups ") for line in removed)
         assert "network namespace labkit-peer" in removed
         assert traces() == before and clean() == []
     # An engine that was killed has its containers on its disk.
@@ -138,6 +134,45 @@ def test_settings_of_killed_trials_do_not_reach_this_machine(
         assert clean() == []
 
 
+def test_a_peer_needs_images_that_exist(before: dict[str, list[str]]) -> None:
+    with pytest.raises(RigError, match="no image"), Rig.open("virtual", peer=["absent"]):
+        pass
+    assert traces() == before
+
+
+def test_a_route_of_the_owner_comes_after_the_rigs_and_stays(before: dict[str, list[str]]) -> None:
+    own, local = ("unreachable", netns.LAB), LocalHost()
+    local.run("ip", "route", "add", *own)
+    try:
+        with Rig.open("virtual", patience=PATIENCE, say=print):
+            shown = local.run("ip", "route", "show", netns.LAB).stdout.splitlines()
+            assert [" proto 198" in line for line in shown] == [True, False]
+        shown = local.run("ip", "route", "show", netns.LAB).stdout.splitlines()
+        assert len(shown) == 1 and shown[0].startswith(" ".join(own))
+    finally:
+        local.run("ip", "route", "del", *own)
+    assert traces() == before
+
+
+def test_hosts_are_the_same_at_each_opening_and_add_nothing(namespaces: Rig) -> None:
+    addresses = {"generator": "02:e1:8e:39:12:fe", "sut": "02:da:0e:59:d1:5a"}
+    for role, address in addresses.items():
+        host = namespaces.hosts[role]
+        (link,) = json.loads(host.run("ip", "-j", "link", "show", "lab0").stdout)
+        assert link["address"] == address
+        settings = {
+            "net/ipv4/tcp_no_metrics_save": "1",
+            "net/ipv4/conf/all/arp_ignore": "1",
+            "net/ipv4/conf/all/arp_announce": "2",
+        }
+        read = host.run("cat", *(f"/proc/sys/{name}" for name in settings)).stdout.split()
+        assert read == [*settings.values()]
+        assert "inet6" not in host.run("ip", "address").stdout
+    # A process that relays published ports would be measured instead of address translation.
+    pid = (netns.DIRECTORY / "docker.pid").read_text()
+    assert "--userland-proxy=false" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
 def test_engines_inherit_neither_cpus_nor_control_group(namespaces: Rig) -> None:
     pid = (netns.DIRECTORY / "docker.pid").read_text()
     groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -156,11 +191,3 @@ def test_no_host_has_a_way_out(namespaces: Rig) -> None:
         assert "default" not in routes
     links = LocalHost().run("ip", "-n", netns.SWITCH, "link", "show", "master", "br0").stdout
     assert netns.plug("sut", 1) in links and netns.plug(netns.COLLECTOR) not in links
-
-
-def test_a_peer_needs_images_that_exist(namespaces: Rig) -> None:
-    state = (namespaces.hosts, namespaces.targets, namespaces.addresses, namespaces.cpu_map)
-    with pytest.raises(RigError, match="no image"), namespaces.peer(images=["absent"]):
-        pass
-    assert (namespaces.hosts, namespaces.targets, namespaces.addresses, namespaces.cpu_map) == state
-    assert not (netns.DIRECTORY / "peer.pid").exists()

@@ -20,7 +20,6 @@ from labkit.analysis.package import pack
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
-from labkit.rig.kernel_probe import parse_missing_networks
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
 
 
@@ -139,7 +138,6 @@ def read_rig(text, folder):
 
 
 TEXTS = {
-    "probe": ("macvlan no module\nvxlan yes\n", lambda text, folder: parse_missing_networks(text)),
     "cpus": ("0-3,8,10-11", lambda text, folder: parse_cpus(text)),
     "rig": ((SHIPPED / EXAMPLE).read_text("utf-8"), read_rig),
 }

@@ -5,59 +5,41 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from labkit import doctor
+from labkit.hosts import LocalHost
 from labkit.placement import NETWORKS
-from labkit.rig import kernel_probe
+from labkit.rig import checks
 from labkit.rig.checks import Check
 
-ALL = "macvlan yes\nvxlan yes\n"
+
+def test_a_network_needs_its_device_or_its_router() -> None:
+    answers = {"cannot": {"overlay": "Unknown device type."}, "absent": ["weaver"]}
+    found = checks.missing_networks(answers)
+    assert set(found) == {"network:overlay", "network:weave"}
+    assert found["network:overlay"] == "the kernel has no VXLAN devices (Unknown device type.)"
+    assert checks.missing_networks({"cannot": {}, "absent": ["sockperf"]}) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "missing"),
-    [
-        (ALL, set()),
-        ("", set()),  # unknown support is not missing
-        ("unshare: unshare failed\n", set()),
-        (ALL.replace("vxlan yes", "vxlan no Error: Unknown device type."), {"network:overlay"}),
-        (ALL.replace("macvlan yes", "macvlan no"), {"network:macvlan"}),
-    ],
-)
-def test_networks_that_need_a_missing_device(text: str, missing: set[str]) -> None:
-    assert set(kernel_probe.parse_missing_networks(text)) == missing
-
-
-@pytest.mark.rig
-def test_the_kernel_of_this_machine() -> None:
-    found = kernel_probe.missing_networks()
-    assert set(found) <= {f"network:{name}" for name in NETWORKS}
-    assert all(found.values())
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_weave_net_needs_its_router(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
-) -> None:
-    program = tmp_path / "weaver"
-    program.write_text("")
-    program.chmod(0o755 if there else 0o644)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert ("network:weave" not in kernel_probe.missing_networks()) == there
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_the_probe_of_this_machine_leaves_its_network_as_it_is() -> None:
+    links = LocalHost().run("ip", "-br", "link").stdout
+    found = checks.missing_networks(checks.ask(LocalHost()))
+    assert set(found) <= {f"network:{name}" for name in NETWORKS} and all(found.values())
+    assert LocalHost().run("ip", "-br", "link").stdout == links
 
 
 #: The checks and errors of a process without CAP_SYS_ADMIN.
 WITHOUT = """
 from labkit import doctor
 from labkit.errors import RigError
-from labkit.rig import auto, kernel_probe, lock
+from labkit.rig import auto, lock, virtual
 
 assert lock.is_root()
 rig = doctor.check_machine()[0]
-assert rig.needed and rig.fault == kernel_probe.no_namespaces()
+assert rig.needed and rig.fault == virtual.no_namespaces()
 try:
     auto()
 except RigError as error:

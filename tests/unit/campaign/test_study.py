@@ -147,7 +147,7 @@ def test_a_rig_is_opened_with_what_the_kept_conditions_need() -> None:
         "peer": ["net"],
         "clean_peer": True,
         "collector": ("generator",),
-        "storage": {"bind": ["image"]},
+        "layers": ["image"],
     }
     plain = study_of(settings={"capture": treatments.PacketCapture("off")})
     assert plain.needs() == {"networks": []}
@@ -399,7 +399,7 @@ def test_a_run_opens_the_rig_shows_the_plan_and_measures(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Rig, "open", staticmethod(lambda spec: nullcontext(rig)))
+    monkeypatch.setattr(Rig, "open", staticmethod(lambda spec, **needs: nullcontext(rig)))
     campaign = study_of().run("virtual", blocks=2, seed=1, into=tmp_path)
     assert "tiny: 2 conditions x 2 blocks = 4 trials on rig nowhere" in capsys.readouterr().out
     assert len(campaign.ok) == 4

@@ -258,6 +258,7 @@ def test_a_host_without_python_says_how_to_get_it(
     for name in ("timeout", "sh", "env", "sleep"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(LocalHost, "python", "python3")
     with pytest.raises(ToolMissing, match="python3 does not run") as caught:
         checks.look(LocalHost())
     assert "apt-get install python3" in caught.value.remedy

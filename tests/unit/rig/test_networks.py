@@ -5,10 +5,6 @@ from __future__ import annotations
 import ipaddress
 from itertools import combinations
 
-import pytest
-from small_rig import make_rig
-
-from labkit.errors import UsageError
 from labkit.rig import networks
 from labkit.rig.netns import LAB
 
@@ -22,17 +18,3 @@ def test_networks_of_the_virtual_rig_are_in_the_lab_and_do_not_overlap() -> None
     assert not any(a.overlaps(b) for a, b in combinations(subnets.values(), 2))
     for name, network in networks.VIRTUAL.items():
         assert ipaddress.ip_address(network.first) + 2 * networks.APART in subnets[name]
-
-
-def test_an_unknown_network_is_an_error() -> None:
-    with (
-        pytest.raises(UsageError, match="unknown network 'flannel'"),
-        networks.created(make_rig(), ["flannel"]),
-    ):
-        pass
-
-
-def test_missing_networks_are_left_out() -> None:
-    rig = make_rig(missing={f"network:{name}": "because" for name in networks.NAMES})
-    with rig.networks(list(networks.NAMES)):
-        assert rig.targets == {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_placement_goes_to_the_sut_or_to_the_named_host() -> None:
 @pytest.mark.parametrize(
     ("targets", "missing", "why"),
     [
-        ({}, {}, "no host 'peer'"),
+        ({}, {}, "without a host 'peer'"),
         ({"peer": target(engine=None)}, {}, "peer has no engine"),
         ({"peer": target()}, {"docker": "no engine anywhere"}, "no engine anywhere"),
     ],
@@ -92,8 +93,7 @@ def test_an_engine_without_published_ports_needs_the_nat_network() -> None:
 def test_clients_in_containers_need_a_peer(missing: dict[str, str]) -> None:
     rig, both = make_rig(missing=missing), treatments.SecondHost(at="both")
     expected = missing.get("peer", "the rig has no second host with an engine")
-    with rig.peer(images=["python"]):
-        assert both.feasibility(rig, "both", {}) == expected
+    assert both.feasibility(rig, "both", {}) == expected
     assert both.feasibility(rig, "server", {}) is None
     assert both.feasibility(make_rig(targets={"peer": target()}), "both", {}) is None
 
@@ -104,72 +104,15 @@ def test_ends_on_separate_machines_cannot_share_a_cpu() -> None:
     assert treatments.Pinning().feasibility(rig, "split", {"wait": "block"}) is None
 
 
-# Interrupts.
-
-SHARED = {"all": "0-3", "generator": "0", "sut": "3", "clean": "3"}
-SEPARATE = {"all.sut": "0-3,8", "all.clean": "0-1", "sut": "3,8", "clean": "1"}
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace the tuning of hosts; return what it was asked for."""
-    calls = []
-
-    class Recorder:
-        def __init__(self, host: str, label: str) -> None:
-            self.host, self.notes = host, [f"{label} on {host}: one is managed"]
-
-        def __enter__(self) -> Recorder:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            calls.append(f"{self.host} put back")
-
-        def move_irqs(self, cpus: str) -> int:
-            calls.append(f"{self.host} to {cpus}")
-            return 7
-
-    monkeypatch.setattr(base, "Settings", Recorder)
-    return calls
-
-
-def on_cpus(cpu_map: dict[str, str], shared_kernel: bool = True) -> Rig:
-    hosts: dict[str, Any] = {role: role for role in ("generator", "sut", "clean")}
-    return make_rig(hosts=hosts, cpu_map=cpu_map, shared_kernel=shared_kernel)
-
-
-def test_interrupts_are_moved_once_on_a_shared_kernel(calls: list[str]) -> None:
-    with on_cpus(SHARED).interrupts("moved") as lines:
-        assert calls == ["sut to 0,1,2"]
-    assert lines[0] == "sut: 7 interrupts on CPUs 0,1,2"
-    assert lines[1:] == ["sut: trial-interrupts on sut: one is managed"]
-    assert calls[1:] == ["sut put back"]
-
-
-def test_interrupts_are_moved_on_each_separate_machine(calls: list[str]) -> None:
-    with on_cpus(SEPARATE, shared_kernel=False).interrupts("moved"):
-        assert calls == ["sut to 0,1,2", "clean to 0"]
-    assert calls[2:] == ["clean put back", "sut put back"]
-
-
-def test_interrupts_stay_with_one_cpu_or_on_request(calls: list[str]) -> None:
-    with on_cpus(SHARED).interrupts("as found") as lines:
-        assert lines == ["sut: interrupts as found"]
-    with on_cpus({"all": "0", "sut": "0"}).interrupts("moved") as lines:
-        assert "one CPU" in lines[0]
-    assert calls == []
-    with pytest.raises(UsageError), on_cpus(SHARED).interrupts("gone"):
-        pass
-
-
 # Opening and closing.
 
 
-def test_closing_undoes_before_it_disconnects() -> None:
-    done: list[str] = []
-    host: Any = SimpleNamespace(close=lambda: done.append("closed"))
-    make_rig(hosts={"sut": host}, at_close=(lambda: done.append("undone"),)).close()
-    assert done == ["undone", "closed"]
+def test_an_unknown_network_is_an_error_before_anything_is_made() -> None:
+    with (
+        pytest.raises(UsageError, match="unknown network 'flannel'"),
+        Rig.open("virtual", networks=["flannel"]),
+    ):
+        pass
 
 
 def test_an_unknown_rig_is_an_error() -> None:
@@ -189,7 +132,7 @@ def test_an_unknown_rig_is_an_error() -> None:
 def test_auto_is_the_virtual_rig_or_an_error(
     monkeypatch: pytest.MonkeyPatch, root: str, tools: dict[str, str], why: str
 ) -> None:
-    monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: root)
+    monkeypatch.setattr(virtual, "no_namespaces", lambda: root)
     monkeypatch.setattr(virtual, "missing_tools", lambda: tools)
     if not why:
         assert auto() == "virtual"
@@ -206,13 +149,17 @@ def test_ctrl_c_is_reported_once_the_rig_is_down(
 ) -> None:
     closed: list[bool] = []
 
-    def attach(spec: str, say: Any) -> SimpleNamespace:
+    @contextmanager
+    def opened(spec: str, added: Any, say: Any) -> Iterator[Rig]:
         if not attached:
             raise KeyboardInterrupt
-        return SimpleNamespace(close=lambda: closed.append(True))
+        try:
+            yield make_rig()
+        finally:
+            closed.append(True)
 
-    monkeypatch.setattr("labkit.rig.machines.MachineRig.check", lambda spec: None)
-    monkeypatch.setattr("labkit.rig.machines.MachineRig.attach", attach)
+    monkeypatch.setattr("labkit.rig.machines.check", lambda spec: None)
+    monkeypatch.setattr("labkit.rig.machines.opened", opened)
     monkeypatch.setattr("labkit.rig.lock.LOCK", tmp_path / "lock")
     with pytest.raises(Interrupted, match="interrupted; what was measured"), Rig.open("rig.toml"):
         raise KeyboardInterrupt

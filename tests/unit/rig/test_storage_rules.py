@@ -9,8 +9,7 @@ import pytest
 from small_rig import make_rig
 
 from labkit.campaign.treatments import ColdCache, ContainerStorage
-from labkit.errors import RigError, UsageError
-from labkit.hosts import LocalHost, Result
+from labkit.hosts import LocalHost, Result, agent
 from labkit.hosts.target import Image, Storage, Target
 from labkit.placement import STORAGES, UNIONS, bare, docker
 from labkit.rig import Rig, storage
@@ -20,41 +19,43 @@ IMAGE = Image("layers-2", "labkit/layers:0", "sha256:0123456789abcdef", "")
 
 
 class Answering(LocalHost):
-    """A host that gives one answer to every command, and records the commands."""
+    """A host that gives one answer to every call, and records commands."""
 
-    def __init__(self, answer: str = "") -> None:
+    def __init__(self, answer: Any = None) -> None:
         super().__init__("sut")
         self.answer, self.commands = answer, list[tuple[str, ...]]()
 
     def run(self, *argv: str, **options: Any) -> Result:
         self.commands.append(argv)
-        return Result(argv, "sut", 0, self.answer, "", 0.0)
+        return Result(argv, "sut", 0, "", "", 0.0)
+
+    def call(self, function: str, **arguments: Any) -> Any:
+        return self.answer
 
 
 @pytest.mark.parametrize(
-    ("answer", "able"),
+    ("driver", "disks", "unions", "able"),
     [
-        ("overlay2\n/dev/vda ext4\n/dev/vda  ext4\naufs\n", {"overlay2", "bind", "volume", "aufs"}),
-        ("overlay2\n/dev/vda ext4\n/dev/vdb ext4\nfuse-overlayfs\n", {"overlay2", "volume"}),
-        ("btrfs\n/dev/vda btrfs\n/dev/vda btrfs\nfuse-overlayfs\n", {"bind", "volume"}),
-        ("", set()),
+        ("overlay2", ["vda ext4"] * 2, ["aufs"], {"overlay2", "bind", "volume", "aufs"}),
+        ("overlay2", ["vda ext4", "vdb ext4"], ["fuse-overlayfs"], {"overlay2", "volume"}),
+        ("btrfs", ["vda btrfs"] * 2, ["fuse-overlayfs"], {"bind", "volume"}),
+        ("", [], [], set()),
     ],
 )
-def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(answer: str, able: set[str]) -> None:
-    reasons = storage.missing(Answering(answer), "unix:///e", "/disk")
-    assert {name for name in STORAGES if f"storage:{name}" not in reasons} == able
-    assert all(reasons.values())
-
-
-def test_a_missing_directory_is_on_the_disk_of_its_nearest_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(
+    driver: str, disks: list[str], unions: list[str], able: set[str]
 ) -> None:
-    (tmp_path / "docker").write_text("#!/bin/sh\necho /\n")
-    (tmp_path / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    reasons = storage.missing(LocalHost(), "unix:///e", "/not yet/made")
-    assert "storage:bind" not in reasons and "driver /" in reasons["storage:overlay2"]
-    assert "two disks" in storage.missing(LocalHost(), "unix:///e", "/proc")["storage:bind"]
+    answer = {"driver": driver, "disks": disks, "unions": unions} if driver else {}
+    found, reasons = storage.find(Answering(answer), "unix:///e", "/disk")
+    assert {name for name in STORAGES if f"storage:{name}" not in reasons} == set(found) == able
+    assert all(reasons.values())
+    filesystems = {name: one.filesystem for name, one in found.items()}
+    assert filesystems.get("overlay2", "overlay") == "overlay"
+    assert filesystems.get("volume", "") == "".join(disks[:1])[4:]
+
+
+def test_a_missing_directory_is_on_the_disk_of_its_nearest_parent() -> None:
+    assert agent.disk_of(Path("/proc/1/not yet/made")) == agent.disk_of(Path("/proc"))
 
 
 def test_what_is_mounted_is_named_after_its_content() -> None:
@@ -98,20 +99,9 @@ def test_conditions_with_a_missing_storage_or_cache_are_infeasible() -> None:
         assert ContainerStorage().feasibility(rig_lacking(docker="none"), name, {}) == "none"
 
 
-def test_a_placement_has_the_storage_that_was_set_up() -> None:
-    rig = rig_lacking()
-    with pytest.raises(RigError, match="has not been set up"):
-        rig.target(docker("host", storage="bind"))
+def test_a_placement_has_its_storage() -> None:
     bound = Storage("bind", "overlay2", "ext4")
     target = Target(LocalHost(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
-    rig.targets = {"sut": target}
+    rig = make_rig(targets={"sut": target})
     assert rig.target(docker("host", storage="bind")).storage == bound
     assert rig.target(bare("rules")) is rig.target(docker("host")) is target
-
-
-def test_an_unknown_storage_is_an_error_and_a_missing_one_is_left_out() -> None:
-    with pytest.raises(UsageError, match="unknown storage 'zfs'"):
-        rig_lacking().storage({"zfs": []}).__enter__()
-    rig = make_rig(missing={"storage:aufs": "no aufs"})
-    with rig.storage({"aufs": []}):
-        assert rig.targets == {}

@@ -18,8 +18,8 @@ def test_threads_of_one_core_are_not_two_cores(
         siblings = "0-3\n" if cpu < 4 else "4-7\n"
         (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(siblings)
     monkeypatch.setattr(virtual, "CPU_FOLDER", tmp_path)
-    assert "two-cores" in virtual._missing({"generator": "1", "sut": "2"})
-    assert "two-cores" not in virtual._missing({"generator": "1", "sut": "4"})
+    assert "two-cores" in virtual._missing_cpus({"generator": "1", "sut": "2"})
+    assert "two-cores" not in virtual._missing_cpus({"generator": "1", "sut": "4"})
     monkeypatch.setattr(virtual, "allowed_cpus", lambda: [1, 2, 6, 7])
     cpus = virtual.cpu_map()
     assert (cpus["generator"], cpus["sut"], cpus["harness"]) == ("1", "2", "6")
@@ -36,7 +36,7 @@ def test_the_two_ends_have_to_be_on_isolated_cpus(
     if isolated is not None:
         (tmp_path / "isolated").write_text(isolated)
     monkeypatch.setattr(virtual, "CPU_FOLDER", tmp_path)
-    found = virtual._missing({"generator": "0", "sut": "1"}).get("isolated-cpus", "")
+    found = virtual._missing_cpus({"generator": "0", "sut": "1"}).get("isolated-cpus", "")
     assert found.startswith(reason) and bool(found) == bool(reason)
 
 
