@@ -4,10 +4,9 @@ A tool is one module of this package: functions that return a `Client` or a serv
 (`labkit.placement.Workload`), ``probe(host)``, and a reader of text that makes a `Measurement`.
 """
 
-from __future__ import annotations
-
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.errors import UsageError, suggestion
+from labkit import errors
+from labkit.errors import ToolMissing, UsageError, suggestion
+from labkit.hosts import Host
 from labkit.paths import project
 from labkit.process import announce
 
@@ -29,12 +30,6 @@ class Measurement:
     those of the warm-up included, divide the evidence per operation. `also` holds other conditions
     that the same trial measured, a row each: their levels that differ, and their metrics.
     `mechanisms` is evidence that the tool took itself, such as how fast its CPU was.
-
-    Examples
-    --------
-    >>> from labkit.tools import Measurement
-    >>> Measurement({}, {"operations_per_s": 1200.0}).metrics
-    {'operations_per_s': 1200.0}
     """
 
     samples: Mapping[str, NDArray[np.int64]]
@@ -77,61 +72,65 @@ class Client:
 
 #: Debian's interpreter, which runs the programs of ``labkit/tools/programs`` in every image.
 PYTHON = "/usr/bin/python3"
+#: Tools that no distribution packages: images get what is in ``containers/apps/local``.
+UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
 
 
 def python(program: str, *args: str, **options: object) -> tuple[str, ...]:
-    """Return the command that runs a file of ``labkit/tools/programs``, wherever it is placed.
-
-    Options follow the arguments, each as ``name=value``.
-    """
+    """Return the command that runs a file of ``labkit/tools/programs`` with ``name=value``."""
     text = (Path(__file__).parent / "programs" / f"{program}.py").read_text()
-    pairs = (f"{name}={value}" for name, value in options.items())
-    return (PYTHON, "-c", text, *args, *pairs)
+    return (PYTHON, "-c", text, *args, *(f"{name}={value}" for name, value in options.items()))
 
 
 def wrapped(
     argv: Sequence[str], *, log: str = "-", limit: float = 0.0, first: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the command that runs a tool in a new directory, in the locale C, on one clock.
+    """Return the command that runs a tool in a new directory, in the locale C.
 
-    Behind the tool's output follow its CPU time and the files that it wrote, or these go into
-    `log`. After `limit` seconds it is ended, and its output is read all the same (0: never). The
-    command `first` runs before it, with "once: " before each line of its output.
+    Its CPU time and the files that it wrote follow its output, or these go into `log`. After
+    `limit` seconds it is ended and yet read (0: never). The command `first` runs before it, with
+    "once: " before each line that it prints.
     """
-    return python("wrapped", json.dumps({"log": log, "limit": limit, "first": list(first)}), *argv)
+    limited = ("timeout", f"{limit:g}", *argv) if limit else argv
+    return python("wrapped", json.dumps({"log": log, "first": list(first)}), *limited)
 
 
-#: Programs that no distribution packages: images get what is in ``containers/apps/local``.
-UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
+def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]:
+    """Return a function that reads a tool's version on a host: the first group of a pattern."""
+    package = package or argv[0]
+    remedy = errors.UNPACKAGED if package in UNPACKAGED else f"apt-get install {package}"
+
+    def probe(host: Host) -> str:
+        result = host.run(*argv, check=False)
+        printed = re.sub(r"\x1b\[[\d;]*m", "", result.stdout + result.stderr)
+        match = re.search(pattern, printed)
+        if result.status == 127 or match is None:
+            where = f"host {host.name}"
+            why = printed.strip()[-300:]
+            raise ToolMissing(f"{package} is not installed", where=where, why=why, remedy=remedy)
+        return match[1]
+
+    return probe
+
+
+def is_built(tool: str) -> bool:
+    """Tell whether images have a tool: it is packaged, or in ``containers/apps/local``."""
+    own = project("containers/apps/local") / tool
+    return tool not in UNPACKAGED or os.access(own, os.X_OK)
 
 
 def first_built(text: str, known: tuple[str, ...]) -> str:
-    """Return the first tool of a text such as ``"wrk2 or h2load"`` that is installed, or the last.
-
-    Installed are those that a distribution packages, and those in ``containers/apps/local``.
-    """
+    """Return the first of tools such as ``"wrk2 or h2load"`` that images have, or the last."""
     names = text.split(" or ")
     for name in names:
         one_of("tool", name, known)
-    local = project("containers/apps/local")
-    installed = (n for n in names if n not in UNPACKAGED or os.access(local / n, os.X_OK))
-    chosen = next(installed, names[-1])
+    chosen = next(filter(is_built, names), names[-1])
     if chosen != names[0]:
         announce(f"{names[0]} is not in containers/apps/local: {chosen} takes its place")
     return chosen
 
 
 def one_of(what: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise `UsageError` unless the value is a known one.
-
-    Examples
-    --------
-    >>> from labkit.tools import one_of
-    >>> one_of("exchange", "upd", ("udp", "tcp"))
-    Traceback (most recent call last):
-        ...
-    labkit.errors.UsageError: unknown exchange 'upd'
-      remedy: did you mean 'udp'? One of udp, tcp
-    """
+    """Raise `UsageError` with the nearest name unless the value is a known one."""
     if value not in known:
         raise UsageError(f"unknown {what} {value!r}", remedy=suggestion(value, known))

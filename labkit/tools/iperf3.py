@@ -4,105 +4,78 @@ The client sends. Both ends report over a TCP connection to the same port as the
 port must be published for both protocols, as `server` requests.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from labkit.hosts import Host
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import json_in, reading, shortfall, version
+from labkit.tools.base import Client, Measurement, prober
+from labkit.tools.parsing import json_in, reading, shortfall
 
 TOOL, PORT = "iperf3", 5201
-#: The names of the ends in the report.
-_ENDS = {"client": "host", "server": "remote"}
-#: By how much what both ends count may differ.
+#: By how much what both ends count may differ: what is on its way at the end is neither lost nor
+#: arrived.
 _UNDER_WAY = 0.03
 
-
-def probe(host: Host) -> str:
-    """Return iperf3's version on the host."""
-    return version(host, (TOOL, "--version"), r"iperf (\d\S*)")
+probe = prober(r"iperf (\d\S*)", TOOL, "--version")
 
 
 def server() -> Workload:
     """Return the server, which takes one test after the other."""
-    argv = (TOOL, "--server", "-4", "--port", str(PORT))
-    return Workload(argv, PORT, "tcp", "apps", second_protocol="udp")
+    argv = f"iperf3 --server -4 --port {PORT}".split()
+    return Workload(tuple(argv), PORT, "tcp", "apps", second_protocol="udp")
 
 
-def tcp(address: str, *, seconds: int) -> Client:
-    """Return the client that sends one TCP stream as fast as it can for whole seconds."""
-    return Client(_client(address, seconds), address, seconds + 2.0, parse)
+def stream(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) -> Client:
+    """Return the client that sends for whole seconds: a TCP stream, or UDP at a rate of payload.
 
-
-def udp(address: str, *, seconds: int, mbit_per_s: float) -> Client:
-    """Return the client that sends datagrams at a rate of payload for whole seconds.
-
-    It sends in equal parts each millisecond; with a rate of 0 as fast as it can. The receiver's
-    losses are the measured value: only a sender that was too slow is flagged.
+    It sends datagrams in equal parts each millisecond; TCP, and UDP at a rate of 0, as fast as it
+    can. The receiver's losses are the measured value: only a sender that was too slow is flagged.
     """
-    argv = (*_client(address, seconds), "--udp", "--bitrate", str(round(mbit_per_s * 1e6)))
-    reader = partial(parse, mbit_per_s=mbit_per_s or None)
-    return Client(argv, address, seconds + 2.0, reader, protocols=("tcp", "udp"))
+    argv = f"iperf3 --client {address} -4 --port {PORT} --json --time {seconds}".split()
+    if protocol == "tcp":
+        return Client(tuple(argv), address, seconds + 2.0, parse)
+    argv += f"--udp --bitrate {round(mbit_per_s * 1e6)}".split()
+    reader = partial(parse, mbit_per_s=mbit_per_s)
+    return Client(tuple(argv), address, seconds + 2.0, reader, protocols=("tcp", "udp"))
 
 
-def _client(address: str, seconds: int) -> tuple[str, ...]:
-    argv = (TOOL, "--client", address, "-4", "--port", str(PORT), "--json")
-    return (*argv, "--time", str(seconds))
-
-
-def parse(stdout: str, log: str = "", *, mbit_per_s: float | None = None) -> Measurement:
+def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement:
     """Read the JSON object that both ends report: rates, losses, and their use of a CPU."""
     with reading(TOOL, stdout, needs="iperf3 3.12"):
         report = json_in(stdout)
         if "error" in report:
             raise ValueError(str(report["error"]))
-        end = report["end"]
+        end, protocol = report["end"], report["start"]["test_start"]["protocol"]
         sent, received = end["sum_sent"], end["sum_received"]
-        metrics = {
-            "throughput_mbit_per_s": received["bits_per_second"] / 1e6,
-            "sent_mbit_per_s": sent["bits_per_second"] / 1e6,
-        }
+        metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
+        metrics["sent_mbit_per_s"] = sent["bits_per_second"] / 1e6
         if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
             raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
-        if report["start"]["test_start"]["protocol"] == "UDP":
-            metrics |= _udp(end)
-        else:
-            metrics["retransmits"] = float(sent["retransmits"])
-        use = end["cpu_utilization_percent"]
-        for name, theirs in _ENDS.items():
-            for kind in ("total", "user", "system"):
-                suffix = "" if kind == "total" else f"_{kind}"
-                metrics[f"tool_{name}_cpu{suffix}"] = use[f"{theirs}_{kind}"] / 100
+        metrics |= _udp(end) if protocol == "UDP" else {"retransmits": float(sent["retransmits"])}
+        for name, theirs in {"client": "host", "server": "remote"}.items():
+            for suffix, kind in {"": "total", "_user": "user", "_system": "system"}.items():
+                use = end["cpu_utilization_percent"][f"{theirs}_{kind}"]
+                metrics[f"tool_{name}_cpu{suffix}"] = use / 100
         if not all(map(math.isfinite, metrics.values())):
             raise ValueError("a number is missing")
     flags: tuple[str, ...] = ()
     if mbit_per_s:
-        metrics["requested_mbit_per_s"] = float(mbit_per_s)
-        missed = shortfall(metrics["sent_mbit_per_s"], mbit_per_s)
-        flags = tuple(f"{flag} (Mbit, sent)" for flag in missed)
+        reached = metrics["sent_mbit_per_s"]
+        metrics |= {"requested_mbit_per_s": mbit_per_s, "reached": reached / mbit_per_s}
+        flags = tuple(f"{flag} (Mbit, sent)" for flag in shortfall(reached, mbit_per_s))
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)), flags)
 
 
-def _udp(end: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the receiver lost, which must be what was sent and did not arrive."""
-    total, received = end["sum"], end["sum_received"]
+def _udp(end: dict[str, Any]) -> dict[str, float]:
+    total, sent, received = end["sum"], end["sum_sent"], end["sum_received"]
     loss, lost, packets = total["lost_percent"] / 100, total["lost_packets"], total["packets"]
-    arrived = received["bytes"] / end["sum_sent"]["bytes"]
-    # What was on its way at the end is not in the receiver's count: neither lost nor arrived.
+    arrived = received["bytes"] / sent["bytes"]
     counted = (received["packets"] - received["lost_packets"]) / packets
     if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
         raise ValueError(
             f"{lost} of {packets} datagrams were lost ({loss:.1%}), though {arrived:.1%} of the "
             "bytes arrived: do client and server have the same version?"
         )
-    return {
-        "jitter_ns": total["jitter_ms"] * 1e6,
-        "datagrams": float(packets),
-        "datagrams_lost": float(lost),
-        "loss": loss,
-    }
+    metrics = {"datagrams": float(packets), "datagrams_lost": float(lost)}
+    return metrics | {"jitter_ns": total["jitter_ms"] * 1e6, "loss": loss, "lost_share": loss}

@@ -1,26 +1,20 @@
 """A tool repeated for a window, and two services that are repeated at the same time.
 
-The program is ``programs/repeat.py``. Services whose runs take different times disturb each other
-for the same time when each is repeated for a whole window; an iteration counts as measured with the
-neighbour only where the neighbour ran for all of it. Which iterations count is decided by when they
-start, never by how long they take: slow ones would otherwise be lost.
+Services whose runs take different times disturb each other for the same time when each is repeated
+for a whole window; an iteration counts as measured with the neighbour only where the neighbour ran
+for all of it. Which iterations count is decided by when they start, never by how long they take:
+slow ones would otherwise be lost.
 """
 
-from __future__ import annotations
-
 import json
-import math
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from statistics import fmean
 
-from labkit.errors import ToolOutput, UsageError
+from labkit.errors import ToolOutput
 from labkit.tools.base import Client, Measurement, python
 from labkit.tools.parsing import reading
-
-Reader = Callable[[str, str], Measurement]
 
 #: An iteration counts where the neighbour ran for this share of its time. The rest allows for the
 #: containers' commands, which start some 50 ms apart, and for the start of a process between two
@@ -32,8 +26,8 @@ MIN_OVERLAP = 0.9
 class Iteration:
     """One run of the command, with its times on the monotonic clock of the host.
 
-    One that was `cut` still ran at the end of the grace time, and measured nothing. One that is
-    `late` started after the window: a load for the neighbour, and not counted.
+    One that was `cut` still ran at the end of the grace time; one that is `late` started after the
+    window, as a load for the neighbour.
     """
 
     start_ns: int
@@ -54,147 +48,107 @@ class Repeated(Measurement):
 def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) -> Client:
     """Return a client that runs another's command again and again; it reads a `Repeated`.
 
-    Iterations that start in the window of so many seconds count. It goes on for the grace time, at
-    least as long as the slowest iteration: one that still runs then is cut off and measures
-    nothing. It ends after `at_most` iterations, if that is not 0.
+    Iterations that start in the window of so many seconds count, `at_most` so many (0: any number).
+    It goes on for the grace time, in which the slowest can end: what runs then is cut off.
     """
-    if not seconds > 0 or not grace >= 0:
-        raise UsageError(
-            f"seconds={seconds}, grace={grace}: a repeated tool needs a window",
-            remedy="repeated(client, seconds=10, grace=5)",
-        )
     argv = python("repeat", str(seconds), str(grace), str(at_most), *client.argv)
     read = partial(parse, client.parse)
     return replace(client, argv=argv, seconds=seconds + grace + 1, parse=read)
 
 
-def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
+def parse(read: Callable[[str, str], Measurement], stdout: str, log: str = "") -> Repeated:
     """Read every iteration by the tool's parser; one that failed is an error."""
+    iterations: list[Iteration] = []
     with reading("repeated runs", stdout):
         *lines, last = [json.loads(text) for text in stdout.splitlines()]
         if "end" not in last or not all("start_ns" in line for line in lines):
             raise ValueError("it breaks off: was the container stopped, or the time too short?")
-        iterations = tuple(_iteration(read, line, n) for n, line in enumerate(lines, 1))
-    counted = [iteration for iteration in iterations if not (iteration.cut or iteration.late)]
-    flags = _distinct(flag for iteration in counted for flag in iteration.flags)
-    measured = means([iteration.metrics for iteration in counted])
-    return Repeated({}, measured, flags=flags, iterations=iterations)
+        for line in lines:
+            one = Iteration(line["start_ns"], line["end_ns"], line["cut"], line["late"])
+            if not one.cut:
+                if line["status"] != 0:
+                    # A negative status is a signal: -9 as by hand or for want of memory.
+                    printed = line["stderr"].strip() or line["stdout"].strip() or "(nothing)"
+                    raise ToolOutput(
+                        f"iteration {len(iterations) + 1} ended with status {line['status']}",
+                        why=f"it printed: {printed[-600:]}",
+                        remedy="run the same command in the image by hand",
+                    )
+                once = read(line["stdout"], "")
+                one = replace(one, metrics=once.metrics, flags=once.flags)
+            iterations.append(one)
+    counted = [one for one in iterations if not (one.cut or one.late)]
+    flags = distinct(one.flags for one in counted)
+    means = mean(one.metrics for one in counted)
+    return Repeated({}, means, flags=flags, iterations=tuple(iterations))
 
 
-def _iteration(read: Reader, line: Mapping[str, Any], number: int) -> Iteration:
-    start, end, late = int(line["start_ns"]), int(line["end_ns"]), bool(line["late"])
-    if line["cut"]:
-        return Iteration(start, end, cut=True, late=late)
-    if (status := line["status"]) != 0:
-        printed = [str(line["stderr"]).strip() or str(line["stdout"]).strip()]
-        if status < 0:
-            by = ", as by hand or for want of memory" if status == -signal.SIGKILL else ""
-            printed.insert(0, f"signal {-status} ended it{by}")
-        raise ToolOutput(
-            f"iteration {number} ended with status {status}",
-            why="; ".join(filter(None, printed))[-600:] or "it printed nothing",
-            remedy="run the same command in the image by hand",
-            evidence=dict(line),
-        )
-    measurement = read(line["stdout"], "")
-    return Iteration(start, end, late=late, metrics=measurement.metrics, flags=measurement.flags)
-
-
-def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over the rows that have it."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [row[name] for row in rows if name in row] for name in names}
-    return {name: math.fsum(values) / len(values) for name, values in columns.items()}
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in columns.items()}
 
 
-def _distinct(flags: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(flags))
+def distinct(flags: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Return each flag once."""
+    return tuple(dict.fromkeys(flag for several in flags for flag in several))
 
 
-def overlap(iterations: Sequence[Iteration], neighbour: Sequence[Iteration]) -> list[float]:
-    """Return for each iteration the share of its time in which one of the neighbour ran."""
-    return [
-        sum(max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)) for b in neighbour)
-        / max(1, a.end_ns - a.start_ns)
-        for a in iterations
-    ]
+def overlap(one: Iteration, neighbour: Sequence[Iteration]) -> float:
+    """Return the share of an iteration's time in which one of the neighbour ran."""
+    spans = (min(one.end_ns, n.end_ns) - max(one.start_ns, n.start_ns) for n in neighbour)
+    return sum(max(0, span) for span in spans) / max(1, one.end_ns - one.start_ns)
 
 
-@dataclass(frozen=True)
-class Side:
-    """One service of a window.
+def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> Measurement:
+    """Return one service of a window; alone, every iteration of it counts that ended.
 
-    Its metrics are means over the iterations that count, with their number as ``iterations``; the
-    numbers of those that started in the window and ended without counting (``iterations_partly``)
-    or did not end (``iterations_cut``); and ``overlap``, the mean share of the neighbour's presence
-    in those that ended. For the record each iteration is kept, in ns from the earliest start.
+    Its metrics are means over the iterations that count, with their number (``iterations``), that
+    of others which started in the window and ended (``iterations_partly``) or did not
+    (``iterations_cut``), and the mean share of the neighbour's presence (``overlap``).
     """
-
-    name: str
-    metrics: dict[str, float]
-    iterations: list[dict[str, Any]]
-    flags: tuple[str, ...]
-
-
-def side_of(name: str, service: Repeated, neighbour: Repeated | None) -> Side:
-    """Return one service of a window; alone, every iteration of it counts that ended."""
-    others = neighbour.iterations if neighbour else ()
-    shares = overlap(service.iterations, others) if neighbour else [1.0] * len(service.iterations)
-    pairs = list(zip(service.iterations, shares, strict=True))
-    started = [(iteration, share) for iteration, share in pairs if not iteration.late]
-    ended = [(iteration, share) for iteration, share in started if not iteration.cut]
-    counted = [iteration for iteration, share in ended if share >= MIN_OVERLAP]
+    started = [one for one in service.iterations if not one.late]
+    ended = [one for one in started if not one.cut]
+    shares = [overlap(one, neighbour.iterations) if neighbour else 1.0 for one in ended]
+    counted = [one for one, part in zip(ended, shares, strict=True) if part >= MIN_OVERLAP]
     cut = len(started) - len(ended)
-    flags = _distinct(flag for iteration in counted for flag in iteration.flags)
+    flags = distinct(one.flags for one in counted)
     if not counted:
         missing = "overlapped its neighbour entirely" if neighbour else "ended in time"
         flags = (f"no iteration of {name} {missing}",)
     elif cut:  # those that are left are the fast ones
-        flags = (*flags, f"{cut} of {len(started)} iterations of {name} did not end in time")
-    metrics = means([iteration.metrics for iteration in counted]) | {
-        "iterations": float(len(counted)),
-        "iterations_partly": float(len(ended) - len(counted)),
-        "iterations_cut": float(cut),
-    }
+        flags += (f"{cut} of {len(started)} iterations of {name} did not end in time",)
+    metrics = mean(one.metrics for one in counted)
+    metrics |= {"iterations": float(len(counted)), "iterations_cut": float(cut)}
+    metrics["iterations_partly"] = float(len(ended) - len(counted))
     if neighbour and ended:
-        metrics["overlap"] = math.fsum(share for _, share in ended) / len(ended)
-    first = min(iteration.start_ns for iteration in (*service.iterations, *others))
-    rows = [
-        {
-            "start_ns": iteration.start_ns - first,
-            "end_ns": iteration.end_ns - first,
-            "cut": iteration.cut,
-            "late": iteration.late,
-            "overlap": round(share, 4),
-            **iteration.metrics,
-        }
-        for iteration, share in pairs
-    ]
-    return Side(name, metrics, rows, flags)
+        metrics["overlap"] = fmean(shares)
+    return Measurement({}, metrics, flags=flags)
 
 
-def combine(measured: Sequence[tuple[str, Repeated]]) -> tuple[Measurement, list[Side]]:
+def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:
     """Return one or two services that were repeated in one window as one measurement.
 
     It has the first service's metrics, and as ``neighbour_NAME`` the mean of all that the neighbour
     measured. Two of the same service are one row, of the mean of both, or without value where one
     has none; two that differ are a row each, the second in `Measurement.also`, with the factors
-    ``service`` and ``neighbour`` exchanged. The sides are for the record.
+    ``service`` and ``neighbour`` exchanged.
     """
-    messages = sum(not it.cut for _, repeats in measured for it in repeats.iterations)
+    messages = sum(not one.cut for _, service in measured for one in service.iterations)
     if len(measured) == 1:
-        side = side_of(*measured[0], None)
-        return Measurement({}, side.metrics, messages, side.flags), [side]
+        return replace(side_of(*measured[0]), messages=messages)
     (name, service), (other, neighbour) = measured
-    sides = [side_of(name, service, neighbour), side_of(other, neighbour, service)]
-    flags = _distinct(flag for side in sides for flag in side.flags)
+    sides = side_of(name, service, neighbour), side_of(other, neighbour, service)
+    flags = distinct(side.flags for side in sides)
     first, second = (
-        side.metrics | {f"neighbour_{key}": value for key, value in near.metrics.items()}
+        {**side.metrics, **{f"neighbour_{key}": value for key, value in near.metrics.items()}}
         for side, near in zip(sides, (neighbour, service), strict=True)
     )
     if name == other:
-        both = means([first, second])
-        metrics = {key: value for key, value in both.items() if key in first and key in second}
-        return Measurement({}, metrics, messages, flags), sides
+        metrics = {key: fmean([first[key], second[key]]) for key in first if key in second}
+        return Measurement({}, metrics, messages, flags)
     also = (({"service": other, "neighbour": name}, second),)
-    return Measurement({}, first, messages, flags, also), sides
+    return Measurement({}, first, messages, flags, also)

@@ -1,23 +1,20 @@
 """Linpack, STREAM, Bonnie++ and Netperf, which run in the image ``services``.
 
-Linpack (``containers/services/linpack.c``) solves dense equations by LAPACK's dgesv of OpenBLAS
-with as many threads as it may use CPUs; only the solution is timed: 2/3 n^3 + 2 n^2 operations.
-STREAM (``containers/services/stream.c``, after McCalpin's definition) has one thread that is not
-pinned, and reports the fastest pass; the mean is a metric too, since the fastest of many passes
-hides disturbances. Bonnie++ prints KiB/s, and ``+++++`` for a phase of less than half a second, a
-missing value here. Its direct I/O holds only where it creates the file: a limit of the container's
-memory keeps the page cache too small for the file. Netperf is TCP_STREAM. M and G are 10^6 and
-10^9.
+Linpack (``containers/services/linpack.c``) solves dense equations by LAPACK's dgesv of OpenBLAS;
+only the solution is timed: 2/3 n^3 + 2 n^2 operations. STREAM (``stream.c`` there, after McCalpin)
+has one thread that is not pinned, and reports the fastest pass; the mean is a metric too, since the
+fastest of many passes hides disturbances. Bonnie++ prints KiB/s, and ``+++++`` for a phase of less
+than half a second. Its direct I/O holds only where it creates the file: a limit of the container's
+memory keeps the page cache too small for the file. M and G are 10^6 and 10^9.
 """
 
-from __future__ import annotations
-
+import math
 import re
 from functools import partial
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import check_duration, fields, positive, reading
+from labkit.tools.parsing import check_duration, flag, reading, unique
 
 #: Above this normalised residual a solution of Linpack is wrong, as in HPL.
 RESIDUAL = 16.0
@@ -30,28 +27,32 @@ COLUMNS = {
     "block_input_mb_per_s": (17, 1024 / 1e6),
     "seeks_per_s": (19, 1.0),
 }
-_FORMAT, _WIDTH = "1.98", 22
 #: netserver's port.
 PORT = 12865
-_KEYS = ("THROUGHPUT", "THROUGHPUT_UNITS", "ELAPSED_TIME", "LOCAL_SEND_SIZE", "PROTOCOL")
-#: Operations, moved bytes, and bytes on a disk per second that any machine reaches.
-_CPU, _MEMORY, _DISK = 1e9, 1e9, 20e6
+_KEYS = "THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME,LOCAL_SEND_SIZE,PROTOCOL"
+
+
+def fields(text: str) -> dict[str, str]:
+    """Return the value of each line that is ``name=value``."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return unique((name.strip(), value.strip()) for name, middle, value in pairs if middle)
+
+
+def positive(text: str) -> float:
+    """Return a number of the locale C, which must be finite and above 0."""
+    value = float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", text) else math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text!r} is not a positive number")
+    return value
 
 
 def linpack(equations: int, *, alignment: int = 4096, threads: int = 0) -> Client:
-    """Return the client that solves a system of equations once.
+    """Return the client that solves a system of n equations once, by 0 threads for one a CPU.
 
-    Parameters
-    ----------
-    equations : int
-        Order of the matrix, which takes 8 n^2 bytes.
-    alignment : int
-        Of matrix and vectors, in bytes: a power of two.
-    threads : int
-        0 for one on each CPU that the process may use.
+    Its matrix takes 8 n^2 bytes, aligned to a power of two.
     """
     argv = ("linpack", str(equations), str(alignment), str(threads))
-    return Client(argv, "", 1 + equations**3 / _CPU, parse_linpack)
+    return Client(argv, "", 1 + equations**3 / 1e9, parse_linpack)
 
 
 def parse_linpack(stdout: str, log: str = "") -> Measurement:
@@ -59,11 +60,11 @@ def parse_linpack(stdout: str, log: str = "") -> Measurement:
     with reading("linpack", stdout):
         text = fields(stdout)
         names = ("gflops", "seconds", "threads", "residual", "limit")
-        value = {name: positive(text[name], name) for name in names}
-        if text["check"] != "passed" or value["residual"] >= RESIDUAL:
-            raise ValueError(f"the residual is {value['residual']:g}, {text['check']}")
-    metrics = {f"linpack_{name}": value[name] for name in ("seconds", "threads")}
-    return Measurement({}, {"gflops": value["gflops"]} | metrics)
+        rate, seconds, threads, residual, _ = (positive(text[name]) for name in names)
+        if text["check"] != "passed" or residual >= RESIDUAL:
+            raise ValueError(f"the residual is {residual:g}, {text['check']}")
+    metrics = {"gflops": rate, "linpack_seconds": seconds, "linpack_threads": threads}
+    return Measurement({}, metrics)
 
 
 def stream(elements: int, *, times: int) -> Client:
@@ -71,19 +72,19 @@ def stream(elements: int, *, times: int) -> Client:
 
     Each of the three arrays has so many elements of 8 bytes.
     """
-    seconds = 1 + elements * STREAM_BYTES * (times + 2) * 4 / _MEMORY
+    seconds = 1 + elements * STREAM_BYTES * (times + 2) * 4 / 1e9
     return Client(("stream", str(elements), str(times)), "", seconds, parse_stream)
 
 
 def parse_stream(stdout: str, log: str = "") -> Measurement:
     """Read of each kernel ``copy_gb_per_s`` (fastest pass) and ``copy_mean_gb_per_s`` (mean)."""
-    metrics = {}
     with reading("stream", stdout):
         text = fields(stdout)
-        for kind, suffix in {"best": "", "mean": "_mean"}.items():
-            for kernel in KERNELS:
-                name = f"{kernel}_{kind}_mb_per_s"
-                metrics[f"{kernel}{suffix}_gb_per_s"] = positive(text[name], name) / 1e3
+        metrics = {
+            f"{kernel}{suffix}_gb_per_s": positive(text[f"{kernel}_{kind}_mb_per_s"]) / 1e3
+            for kind, suffix in {"best": "", "mean": "_mean"}.items()
+            for kernel in KERNELS
+        }
         if text["check"] != "passed":
             raise ValueError("the arrays do not hold the expected values")
     return Measurement({}, metrics)
@@ -94,44 +95,39 @@ def bonnie(megabytes: int, *, chunk: int = 8192) -> Client:
 
     Its file has so many MiB; `chunk` is the bytes of one read or write, a power of two.
     """
-    argv: tuple[str, ...] = ("bonnie++", "-q", "-d", "/scratch", "-u", "root", "-m", "labkit")
     # Blocks only (-f), no small files (-n 0); the rule for the size is the caller's (-r 0).
-    argv += ("-f", "-n", "0", "-r", "0", "-s", f"{megabytes}:{chunk}")
-    return Client(argv, "", 10 + 5 * megabytes * 2**20 / _DISK, parse_bonnie)
+    argv = f"bonnie++ -q -d /scratch -u root -m labkit -f -n 0 -r 0 -s {megabytes}:{chunk}".split()
+    return Client(tuple(argv), "", 10 + 5 * megabytes * 2**20 / 20e6, parse_bonnie)
 
 
 def parse_bonnie(stdout: str, log: str = "") -> Measurement:
-    """Read the line of CSV that ``-q`` leaves: the metrics of `COLUMNS`.
-
-    A phase that was too short has none, and a flag.
-    """
-    metrics, short = {}, []
+    """Read the metrics of `COLUMNS`; a phase that was too short has none, and a flag."""
+    metrics: dict[str, float] = {}
+    flags: tuple[str, ...] = ()
     with reading("bonnie++", stdout, needs="bonnie++ 2.00a"):
         (line,) = (line for line in stdout.splitlines() if re.match(r"\d+\.\d+,", line))
         cells = line.split(",")
-        if cells[0] != _FORMAT or len(cells) < _WIDTH:
-            raise ValueError(f"{len(cells)} columns of format {cells[0]}, not of {_FORMAT}")
+        if cells[0] != "1.98" or len(cells) < 22:
+            raise ValueError(f"it has {len(cells)} columns of format {cells[0]}, not of 1.98")
         for name, (column, unit) in COLUMNS.items():
             if re.fullmatch(r"\++", cells[column]):
-                short.append(name.rpartition("_per_s")[0].removesuffix("_mb"))
+                phase = re.sub("(_mb)?_per_s$", "", name)
+                flags += flag(f"bonnie++ found {phase} too short to time")
             else:
-                metrics[name] = unit * positive(cells[column], name)
-    flags = tuple(f"bonnie++ found {name} too short to time" for name in short)
+                metrics[name] = unit * positive(cells[column])
     return Measurement({}, metrics, flags=flags)
 
 
 def netserver(*, port: int = PORT) -> Workload:
     """Return netserver in the foreground; it serves any number of clients, a process each."""
-    argv = ("netserver", "-D", "-4", "-p", str(port))
-    return Workload(argv, port, protocol="tcp", image="services")
+    return Workload(("netserver", "-D", "-4", "-p", str(port)), port, "tcp", "services")
 
 
 def netperf(address: str, *, seconds: int, port: int = PORT) -> Client:
     """Return the client that sends one TCP stream to a server for whole seconds."""
-    argv: tuple[str, ...] = ("netperf", "-4", "-H", address, "-p", str(port))
-    argv += ("-t", "TCP_STREAM", "-P", "0", "-l", str(seconds), "-f", "m")
+    argv = f"netperf -4 -H {address} -p {port} -t TCP_STREAM -P 0 -l {seconds} -f m -- -k {_KEYS}"
     reader = partial(parse_netperf, seconds=seconds)
-    return Client((*argv, "--", "-k", ",".join(_KEYS)), address, seconds + 2.0, reader)
+    return Client(tuple(argv.split()), address, seconds + 2.0, reader)
 
 
 def parse_netperf(stdout: str, log: str = "", *, seconds: float | None = None) -> Measurement:
@@ -140,7 +136,6 @@ def parse_netperf(stdout: str, log: str = "", *, seconds: float | None = None) -
         text = fields(stdout)
         if text["THROUGHPUT_UNITS"] != "10^6bits/s" or text["PROTOCOL"] != "TCP":
             raise ValueError("it is not TCP in 10^6bits/s")
-        names = {"mbit_per_s": "THROUGHPUT", "netperf_seconds": "ELAPSED_TIME"}
-        metrics = {name: positive(text[theirs], theirs) for name, theirs in names.items()}
-        check_duration(metrics["netperf_seconds"], seconds)
-    return Measurement({}, metrics)
+        rate, lasted = positive(text["THROUGHPUT"]), positive(text["ELAPSED_TIME"])
+        check_duration(lasted, seconds)
+    return Measurement({}, {"mbit_per_s": rate, "netperf_seconds": lasted})

@@ -6,22 +6,14 @@ hop that is not up yet costs its datagrams and does not end the process, as it d
 Version 1.7.4.4 makes 16 system calls per datagram: the processor of the paper, and not a fast one.
 """
 
-from __future__ import annotations
-
-from labkit.hosts import Host
 from labkit.placement import Workload
-from labkit.tools.parsing import version
+from labkit.tools.base import prober
 
-#: The largest payload in bytes that a hop takes: more than fits into an Ethernet frame.
-BLOCK = 1500
-
-
-def probe(host: Host) -> str:
-    """Return socat's version on the host."""
-    return version(host, ("socat", "-V"), r"socat version (\S+)")
+probe = prober(r"socat version (\S+)", "socat", "-V")
 
 
 def forwarder(port: int, next_address: str, next_port: int) -> Workload:
     """Return a hop: what arrives at its UDP port goes on to the next, in new datagrams."""
+    # It takes any payload of an Ethernet frame.
     ends = (f"UDP4-RECV:{port}", f"UDP4-SENDTO:{next_address}:{next_port}")
-    return Workload(("socat", "-u", "-b", str(BLOCK), *ends), port, image="net")
+    return Workload(("socat", "-u", "-b", "1500", *ends), port, image="net")

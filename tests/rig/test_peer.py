@@ -53,9 +53,7 @@ def test_both_ends_run_in_containers_of_two_engines(
     ):
         assert client.host.name == "peer" and server.host.name == "sut"
         address = client.own_address
-        call = thrift_rpc.closed_loop(
-            server.address, calls=200, call="receive", size=200, inside=True
-        )
+        call = thrift_rpc.client(server.address, calls=200, call="receive", size=200, inside=True)
         found = trial.measure(call, inside=client)
         near = lab.hosts["sut"].run("ip", "-j", "neigh", "show", "198.18.0.5").stdout
     assert len(found.samples["latency_ns"]) == 200

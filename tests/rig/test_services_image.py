@@ -79,9 +79,9 @@ def test_two_tools_run_in_one_window(make_trial: Make, left: Left) -> None:
             )
     one, other = found["stream"], found["netperf"]
     assert isinstance(one, Repeated) and isinstance(other, Repeated)
-    measurement, sides = repeat.combine([("stream", one), ("netperf", other)])
+    measurement = repeat.combine([("stream", one), ("netperf", other)])
     assert measurement.metrics["iterations"] > 0 and measurement.metrics["neighbour_mbit_per_s"] > 0
-    assert measurement.also[0][1]["mbit_per_s"] > 0 and len(sides) == 2
+    assert measurement.also[0][1]["mbit_per_s"] > 0
     # One second of netperf began in the window, and what began after it is late.
     assert not measurement.also[0][1]["iterations_cut"] and other.iterations[-1].late
     # Both clocks are one: each began before the other had ended.

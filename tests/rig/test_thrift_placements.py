@@ -24,7 +24,7 @@ def test_the_service_is_called_wherever_it_is(
 ) -> None:
     trial = make_trial(placement)
     with trial.serve(thrift_rpc.server(), placement) as server:
-        measurement = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS))
+        measurement = trial.measure(thrift_rpc.client(server.address, calls=CALLS))
     assert len(measurement.samples["latency_ns"]) == CALLS
     assert not any("protocol" in flag for flag in measurement.flags)
     assert trial.mechanisms["cpu_ns"] > CALLS * 1_000  # a call costs more than 1 us of CPU
@@ -52,7 +52,7 @@ def test_a_quota_below_the_cpu_use_makes_calls_wait_for_the_next_period(
     limited = placement.limited(quota_us=1_000, period_us=10_000)
     trial = make_trial(limited)
     with trial.serve(thrift_rpc.server(), limited) as server:
-        measurement = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS, share=0.1))
+        measurement = trial.measure(thrift_rpc.client(server.address, calls=CALLS, share=0.1))
     found, slow = (
         trial.mechanisms,
         measurement.metrics["slow_calls"] + measurement.metrics["slow_warmup"],
@@ -72,7 +72,7 @@ def test_a_client_in_a_container_calls_one_in_another(
         trial.serve(thrift_rpc.server(), docker("nat")) as server,
         trial.serve(thrift_rpc.busy(), docker("nat"), **ends) as client,
     ):
-        load = thrift_rpc.closed_loop(
+        load = thrift_rpc.client(
             server.own_address, calls=100, call="send", size=10_000, inside=True
         )
         measurement = trial.measure(load, inside=client)

@@ -5,10 +5,7 @@ of the socket accepts no datagram: each is dropped and counted by the kernel as 
 column of ``/proc/net/udp``); none is queued, copied or answered, and no process wakes up.
 """
 
-from __future__ import annotations
-
 import array
-import contextlib
 import json
 import signal
 import socket
@@ -36,18 +33,13 @@ def hold(port: str) -> None:
 
 def drops(pid: str) -> dict[str, int]:
     """Return the datagrams dropped so far by each UDP socket of a process, by inode."""
-    held, process = set(), Path("/proc", pid)
-    with contextlib.suppress(OSError):
-        for descriptor in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):
-                held.add(str(descriptor.readlink()))
-    found = {}
-    with contextlib.suppress(OSError):
-        for line in (process / "net" / "udp").read_text().splitlines()[1:]:
-            row = line.split()
-            if f"socket:[{row[9]}]" in held:
-                found[row[9]] = int(row[12])
-    return found
+    process = Path("/proc", pid)
+    try:
+        held = {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
+        rows = [line.split() for line in (process / "net" / "udp").read_text().splitlines()]
+    except OSError:  # it has ended
+        return {}
+    return {row[9]: int(row[12]) for row in rows if f"socket:[{row[9]}]" in held}
 
 
 def count(pid: str, settle: str, middle: str, end: str) -> None:
@@ -61,16 +53,15 @@ def count(pid: str, settle: str, middle: str, end: str) -> None:
         time.sleep(float(seconds))
         looks.append([time.monotonic_ns(), drops(pid)])
     time.sleep(float(end))
-    last, same, tries = drops(pid), 0, 0
-    while same < 3 and tries < 100:
+    seen = [drops(pid)]
+    while len(seen) < 100 and seen[-4:] != [seen[-1]] * 4:
         time.sleep(0.1)
-        now = drops(pid)
-        same, last, tries = (same + 1 if now == last else 0), now, tries + 1
+        seen.append(drops(pid))
     print(json.dumps({"looks": looks}))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "hold":
-        hold(*sys.argv[2:])
+        hold(sys.argv[2])
     else:
         count(*sys.argv[2:])

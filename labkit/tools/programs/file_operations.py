@@ -4,8 +4,6 @@ Runs as ``python3 -c TEXT OPERATION JSON`` in containers and on hosts; needs onl
 library. Nothing is printed before the last operation has ended.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -15,26 +13,23 @@ from pathlib import Path
 from time import perf_counter_ns as now
 
 Columns = dict[str, list[int]]
-#: How often /dev/null is opened in one loop, to tell how fast the CPU is.
-_OPENS = 50
-#: How long that took, each time that the CPU was timed, in ns.
+#: How long opening /dev/null took, each time that the CPU was timed, in ns.
 _reference_ns: list[float] = []
 
 
 def time_cpu() -> None:
     """Time opening and closing /dev/null: the median of five loops of some 0.2 ms.
 
-    On a slow CPU it takes longer by about the same factor as operations that do not wait for a
-    disk. It does not use the storage that is measured.
+    On a slow CPU it takes longer by about the same factor as what does not wait for a disk.
     """
     times = []
     for _ in range(5):
         began = now()
-        for _ in range(_OPENS):
+        for _ in range(50):
             with open(os.devnull, "rb"):  # noqa: PTH123 - as the operation that is measured
                 pass
         times.append(now() - began)
-    _reference_ns.append(sorted(times)[2] / _OPENS)
+    _reference_ns.append(sorted(times)[2] / 50)
 
 
 def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Columns:
@@ -55,9 +50,8 @@ def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Colum
 
 def open_close(path: str, count: int, warm_up: int) -> Columns:
     """Open and close a file for reading, with Python's open() and with the system call alone."""
-    opened: list[int] = []
-    closed: list[int] = []
-    called: list[int] = []
+    columns: Columns = {"latency_ns": [], "close_ns": [], "call_ns": []}
+    opened, closed, called = columns.values()
     for _ in range(warm_up + count):
         began = now()
         file = open(path, "rb")  # noqa: PTH123, SIM115 - this call is what is timed
@@ -71,7 +65,6 @@ def open_close(path: str, count: int, warm_up: int) -> Columns:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         called.append(now() - began)
         os.close(number)
-    columns = {"latency_ns": opened, "close_ns": closed, "call_ns": called}
     return {name: times[warm_up:] for name, times in columns.items()}
 
 
@@ -94,8 +87,7 @@ def first_write(folder: str, written_b: int) -> Columns:
             file.flush()
             return now() - began
 
-    first = [once(path) for path in paths]
-    return {"latency_ns": first, "again_ns": [once(path) for path in paths]}
+    return {name: [once(path) for path in paths] for name in ("latency_ns", "again_ns")}
 
 
 def traverse(path: str, count: int, warm_up: int) -> Columns:
@@ -121,27 +113,20 @@ def listing(path: str) -> int:
     return ended - began
 
 
-#: Each with the number of operations per row.
-OPERATIONS: dict[str, tuple[Callable[..., Columns], int]] = {
-    "write": (write, 1),
-    "open": (open_close, 2),
-    "first write": (first_write, 2),
-    "traverse": (traverse, 1),
-}
-
-
 def main(operation: str, options: str) -> None:
     """Run an operation and print its times, after writing out dirty pages of others."""
     os.sync()
-    (run, per_row), arguments = OPERATIONS[operation], json.loads(options)
+    runs: dict[str, Callable[..., Columns]] = {"write": write, "open": open_close}
+    runs |= {"first write": first_write, "traverse": traverse}
+    arguments = json.loads(options)
     time_cpu()
-    columns = run(**arguments)
+    columns = runs[operation](**arguments)
     time_cpu()
     rows = list(zip(*columns.values(), strict=True))
-    done = per_row * (len(rows) + arguments.get("warm_up", 0))
-    head = {"operation": operation, "columns": list(columns), "count": len(rows), "done": done}
-    head["reference_ns"] = max(_reference_ns)
-    print(json.dumps(head))
+    each = 2 if operation in ("open", "first write") else 1  # operations in a row
+    done = each * (len(rows) + arguments.get("warm_up", 0))
+    head = {"columns": list(columns), "count": len(rows), "done": done}
+    print(json.dumps(head | {"reference_ns": max(_reference_ns)}))
     print("\n".join(" ".join(map(str, row)) for row in rows))
     print("end", len(rows))
 

@@ -1,16 +1,13 @@
 """A load on memcached: connections that send again as soon as they are answered.
 
 Runs as ``python3 -c TEXT PROTOCOL name=value...`` with the options of `main`, and needs only the
-standard library. All keys are stored first. Then each worker, a process, keeps one operation under
-way on each of its connections: so many SETs, so many GETs, and again, of keys drawn at random. A
-latency runs from just before a request is written until all of its answer has been read; an answer
-that waits while the worker serves its other connections gets older meanwhile, as in any client with
-an event loop. Operations that begin in the measured time count, and the load lasts until the last
-is answered. It prints a line of JSON, made of all operations, and below it rows of some that are
-spread evenly over them.
+standard library. All keys are stored first. Then it keeps one operation under way on each of its
+connections: so many SETs, so many GETs, and again, of keys drawn at random. A latency runs from
+just before a request is written until its answer has been read; an answer that waits while other
+connections are served gets older meanwhile, as in any client with an event loop. Operations that
+begin in the measured time count, and the load lasts until the last is answered. It prints a line of
+JSON, made of all operations, and below it rows of some that are spread evenly over them.
 """
-
-from __future__ import annotations
 
 import gc
 import json
@@ -21,107 +18,79 @@ import sys
 from array import array
 from itertools import cycle
 from math import ceil
-from multiprocessing import get_context
 from random import Random
-from struct import Struct
+from struct import pack
 from time import monotonic_ns, process_time_ns
-from types import SimpleNamespace
-from typing import Any
 
-#: Seconds without any answer after which a worker gives up.
+#: Seconds without any answer after which the load gives up.
 PATIENCE = 10.0
-#: Keys that are drawn beforehand, and cycled through by each worker from another place on.
-DRAWN = 65_537
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-# magic, opcode, length of the key, of extras, type, status, length of all that follows, opaque, cas
-HEADER = Struct("!BBHBBHIIQ")
 GET, SET = 0, 1
-#: Options that need not be integers.
-TIMES = ("seconds", "warmup")
+#: How an answer to a GET begins that finds nothing, and its length.
+MISSES = {"text": (b"END\r\n", 5), "binary": (pack("!BBHBBHI", 0x81, GET, 0, 0, 0, 1, 9), 33)}
+#: A request, and how its answer begins and how long it is where it stored or found a value.
+Operation = tuple[bytes, tuple[bytes, int]]
 
 
-def text_request(kind: int, key: bytes, value: bytes) -> bytes:
-    """Return a SET or GET of the text protocol."""
-    if kind == GET:
-        return b"get %b\r\n" % key
-    return b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value)
+def operation(protocol: str, kind: int, key: bytes, value: bytes) -> Operation:
+    """Return a SET or GET."""
+    if protocol == "text" and kind == SET:
+        return b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value), (b"STORED\r\n", 8)
+    if protocol == "text":
+        found = b"VALUE %b 0 %d\r\n" % (key, len(value))
+        return b"get %b\r\n" % key, (found, len(found) + len(value) + 7)
+    # magic, opcode, length of the key, of extras, type, status, length of all that follows; opaque
+    # and cas. A SET has flags and expiry as extras, what a GET found has flags.
+    extras, body, answer = (8, bytes(8) + key + value, 0) if kind == SET else (0, key, 4)
+    request = pack("!BBHBBHIIQ", 0x80, kind, len(key), extras, 0, 0, len(body), 0, 0) + body
+    follows = answer + len(value) if kind == GET else 0
+    return request, (pack("!BBHBBHI", 0x81, kind, 0, answer, 0, 0, follows), 24 + follows)
 
 
-def text_answer(data: bytes, size: int) -> int:
-    """Return 1 for what was stored or found, 0 for what is not there, -1 for part of an answer."""
-    if data in (b"STORED\r\n", b"END\r\n"):
-        return int(data == b"STORED\r\n")
-    if data.startswith(b"VALUE "):
-        wanted = data.find(b"\r\n") + 2 + size + 7
-        if len(data) < wanted or b"\r\n" not in data:
-            return -1
-        if len(data) == wanted and data.endswith(b"\r\nEND\r\n"):
-            return 1
-    if any(whole.startswith(data) for whole in (b"STORED\r\n", b"END\r\n", b"VALUE ")):
-        return -1
+def is_miss(data: bytes, hit: tuple[bytes, int], miss: tuple[bytes, int]) -> bool:
+    """Tell whether an answer is the second of two; it must be one of them."""
+    for begin, length in (hit, miss):
+        if data.startswith(begin) and len(data) == length:
+            return begin == miss[0]
     raise ValueError(f"memcached answered {data[:80]!r}")
 
 
-def binary_request(kind: int, key: bytes, value: bytes) -> bytes:
-    """Return a SET or GET of the binary protocol; a SET has 8 bytes of flags and expiry."""
-    body = key if kind == GET else bytes(8) + key + value
-    extras = len(body) - len(key) - len(value) if kind == SET else 0
-    return HEADER.pack(0x80, kind, len(key), extras, 0, 0, len(body), 0, 0) + body
+def statistics(prefix: str, latencies: list[int]) -> dict[str, float]:
+    """Return the statistics of latencies in ns; a quantile is one of them."""
+    latencies.sort()
+    found = {"mean": sum(latencies) / len(latencies), "min": latencies[0], "max": latencies[-1]}
+    found |= {name: latencies[ceil(len(latencies) * q) - 1] for name, q in QUANTILES.items()}
+    return {f"{prefix}latency_ns_{name}": value for name, value in found.items()}
 
 
-def binary_answer(data: bytes, size: int) -> int:
-    """Return the same as `text_answer`."""
-    if len(data) < HEADER.size:
-        return -1
-    magic, opcode, _, _, _, status, total, _, _ = HEADER.unpack_from(data)
-    if magic == 0x81 and len(data) < HEADER.size + total:
-        return -1
-    if magic == 0x81 and len(data) == HEADER.size + total:
-        if status == 0 and total == (4 + size if opcode == GET else 0):
-            return 1
-        if status == 1 and opcode == GET:
-            return 0
-    raise ValueError(f"memcached answered {data[:80]!r}")
-
-
-PROTOCOLS = {"text": (text_request, text_answer), "binary": (binary_request, binary_answer)}
-
-
-def key(number: int) -> bytes:
-    """Return a key by its number."""
-    return b"labkit-%08d" % number
-
-
-#: What the processes of the pool inherit: the options, and the sockets of each worker.
-STATE = SimpleNamespace()
-
-
-def run(number: int, begin: int, end: int) -> dict[str, Any]:
+def run(
+    sockets: list[socket.socket],
+    operations: list[list[Operation]],
+    miss: tuple[bytes, int],
+    kinds: list[int],
+    times: tuple[int, int],
+) -> tuple[list[tuple[int, int, int]], int, int]:
     """Keep one operation under way on each connection until the end and until all is answered.
 
-    Return what was measured from `begin` on.
+    Return the beginning, latency and kind of each that began between two times, how many of them
+    found nothing, and how many others there were.
     """
-    load, value = STATE.load, b"x" * STATE.load.size
-    request, answer = PROTOCOLS[load.protocol]
-    first = number * DRAWN // load.workers
-    names, turns = cycle(STATE.names[first:] + STATE.names[:first]), {}
-    for one in STATE.sockets[number]:
-        place = Random(one.fileno()).randrange(load.sets + load.gets)
-        kinds = [SET] * load.sets + [GET] * load.gets
+    random, turns = Random(1), {}
+    drawn = cycle([random.randrange(len(operations[GET])) for _ in range(65_537)])
+    for one in sockets:
+        place = random.randrange(len(kinds))
         turns[one.fileno()] = cycle(kinds[place:] + kinds[:place])
     starts, latencies, measured = array("q"), array("q"), array("b")
-    sent: dict[int, tuple[int, int]] = {}
-    partial: dict[int, bytes] = {}
-    missed = besides = 0
+    sent: dict[int, tuple[int, int, tuple[bytes, int]]] = {}
+    missed = others = 0
 
     def ask(fd: int) -> None:
         kind = next(turns[fd])
-        text = request(kind, next(names), value)
-        sent[fd] = kind, monotonic_ns()
-        if os.write(fd, text) != len(text):
-            raise OSError("a request did not fit into its connection")
+        request, hit = operations[kind][next(drawn)]
+        sent[fd] = kind, monotonic_ns(), hit
+        os.write(fd, request)
 
-    began, poll, under_way = monotonic_ns(), select.epoll(), len(turns)
+    under_way, poll, (begin, end) = len(sockets), select.epoll(), times
     for fd in turns:
         poll.register(fd, select.EPOLLIN)
         ask(fd)
@@ -130,119 +99,68 @@ def run(number: int, begin: int, end: int) -> dict[str, Any]:
         if not ready:
             raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
         for fd, _ in ready:
-            received, now = os.read(fd, 65_536), monotonic_ns()
-            if not received:
-                raise ConnectionError("memcached closed a connection")
-            data = partial.pop(fd, b"") + received
-            status = answer(data, load.size)
-            if status < 0:
-                partial[fd] = data
-                continue
-            kind, asked = sent[fd]
+            data, now = os.read(fd, 65_536), monotonic_ns()
+            kind, asked, hit = sent[fd]
+            nothing = is_miss(data, hit, miss)
             if begin <= asked < end:
                 starts.append(asked - begin)
                 latencies.append(now - asked)
                 measured.append(kind)
-                missed += status == 0
+                missed += nothing
             else:
-                besides += 1
+                others += 1
             if monotonic_ns() < end:
                 ask(fd)
             else:
                 under_way -= 1
-    return {
-        "columns": (starts, latencies, measured),
-        "missed": missed,
-        "besides": besides,
-        "cpu_ns": process_time_ns(),
-        "wall_ns": monotonic_ns() - began,
-    }
-
-
-def fill(load: SimpleNamespace, connection: socket.socket) -> None:
-    """Store every key, so that every GET finds a value."""
-    request, answer = PROTOCOLS[load.protocol]
-    for number in range(load.keys):
-        connection.sendall(request(SET, key(number), b"x" * load.size))
-        data = b""
-        while answer(data, load.size) < 0:
-            received = connection.recv(65_536)
-            if not received:
-                raise ConnectionError("memcached closed a connection")
-            data += received
-
-
-def summary(values: list[int]) -> dict[str, int]:
-    """Return the number of latencies, and their statistics in ns."""
-    if not values:
-        return {"count": 0}
-    values.sort()
-    count = len(values)
-    statistics = {"count": count, "mean": round(sum(values) / count), "min": values[0]}
-    statistics |= {name: values[ceil(count * q) - 1] for name, q in QUANTILES.items()}
-    return statistics | {"max": values[-1]}
-
-
-def report(load: SimpleNamespace, workers: list[dict[str, Any]]) -> None:
-    """Print the summary and the rows."""
-    latencies: dict[int, list[int]] = {GET: [], SET: []}
-    rows, last = ["start_ns,latency_ns,set\n"], 0
-    step = max(1, sum(len(one["columns"][0]) for one in workers) // load.rows)
-    for one in workers:
-        for begun, took, kind in zip(*one["columns"], strict=True):
-            latencies[kind].append(took)
-            last = max(last, begun + took)
-        thinned = zip(*(column[::step] for column in one["columns"]), strict=True)
-        rows += [f"{begun},{took},{kind}\n" for begun, took, kind in thinned]
-    summed = {
-        "protocol": load.protocol,
-        "set": summary(latencies[SET]),
-        "get": summary(latencies[GET]),
-        "all": summary(latencies[SET] + latencies[GET]),
-        "missed": sum(one["missed"] for one in workers),
-        "besides": load.keys + sum(one["besides"] for one in workers),
-        "elapsed_ns": last,
-        "cpu_ns": sum(one["cpu_ns"] for one in workers),
-        "wall_ns": max(one["wall_ns"] for one in workers),
-        "cpus": min(len(os.sched_getaffinity(0)), load.workers),
-        "rows": len(rows) - 1,
-    }
-    print(json.dumps(summed))
-    sys.stdout.write("".join(rows))
+    return sorted(zip(starts, latencies, measured, strict=True)), missed, others
 
 
 def main(protocol: str, *options: str) -> None:
     """Fill, measure and report.
 
-    Options are address, port, seconds and warmup; workers and connections of each; size and number
-    of keys; sets and gets in turns; and rows.
+    Options are address, port and number of connections; seconds and warmup; size and number of
+    keys; sets and gets in turns; and rows.
     """
     given = dict(option.split("=", 1) for option in options)
     address = given.pop("address")
-    numbers = {k: float(value) if k in TIMES else int(value) for k, value in given.items()}
-    load = SimpleNamespace(protocol=protocol, address=address, **numbers)
-    at = address, load.port
-    sockets = [
-        socket.create_connection(at, PATIENCE) for _ in range(load.workers * load.connections)
-    ]
+    warmup, seconds = (round(float(given.pop(name)) * 1e9) for name in ("warmup", "seconds"))
+    load = {name: int(value) for name, value in given.items()}
+    value, keys = b"x" * load["size"], [b"labkit-%08d" % number for number in range(load["keys"])]
+    operations = [[operation(protocol, kind, key, value) for key in keys] for kind in (GET, SET)]
+    at = address, load["port"]
+    sockets = [socket.create_connection(at, PATIENCE) for _ in range(load["connections"])]
     for one in sockets:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    fill(load, sockets[0])
-    STATE.load, STATE.sockets = load, [sockets[n :: load.workers] for n in range(load.workers)]
-    random = Random(1)
-    STATE.names = [key(random.randrange(load.keys)) for _ in range(DRAWN)]
+    for request, hit in operations[SET]:
+        sockets[0].sendall(request)
+        is_miss(sockets[0].recv(65_536), hit, hit)
     gc.collect()
     gc.freeze()
     gc.disable()
-    begin = monotonic_ns() + round(load.warmup * 1e9)
-    times = begin, begin + round(load.seconds * 1e9)
-    with get_context("fork").Pool(load.workers) as pool:
-        results = pool.starmap(run, [(n, *times) for n in range(load.workers)], chunksize=1)
-    report(load, results)
+    kinds = [SET] * load["sets"] + [GET] * load["gets"]
+    used, began = process_time_ns(), monotonic_ns()
+    times = began + warmup, began + warmup + seconds
+    rows, missed, others = run(sockets, operations, MISSES[protocol], kinds, times)
+    share = (process_time_ns() - used) / (monotonic_ns() - began)
+    gets, sets = ([took for _, took, kind in rows if kind == which] for which in (GET, SET))
+    elapsed = max(begun + took for begun, took, _ in rows)
+    of_get, of_set = (len(request) + hit[1] for (request, hit), *_ in operations)
+    metrics = {
+        "operations_per_s": len(rows) / elapsed * 1e9,
+        "throughput_mbit_per_s": (len(sets) * of_set + len(gets) * of_get) * 8e3 / elapsed,
+        "sets": len(sets),
+        "gets": len(gets),
+        "hits": 1 - missed / len(gets),
+        "tool_cpu": share,
+        **statistics("set_", sets),
+        **statistics("get_", gets),
+        **statistics("", sets + gets),
+    }
+    kept, messages = rows[:: max(1, len(rows) // load["rows"])], len(keys) + others + len(rows)
+    print(json.dumps({"metrics": metrics, "messages": messages, "rows": len(kept)}))
+    print("\n".join(f"{begun},{took},{kind}" for begun, took, kind in kept))
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except (OSError, ValueError, EOFError) as error:
-        sys.exit(f"memcached_load: {type(error).__name__}: {error}")
+    main(*sys.argv[1:])

@@ -54,9 +54,9 @@ RECORDINGS = {
     "iperf3 tcp": Recording(iperf3.parse, "iperf3-tcp.json"),
     "iperf3 udp": Recording(partial(iperf3.parse, mbit_per_s=100), "iperf3-udp.json"),
     "linpack": Recording(services.parse_linpack, "linpack.txt"),
-    "memcached": Recording(memcached.parse, "memcached-text.txt", "memcached-text.log"),
+    "memcached": Recording(memcached.parse, "memcached-text.txt"),
     "memtier": Recording(memtier.parse, "memtier-memcache_text.txt", "memtier-memcache_text.json"),
-    "netperf": Recording(services.parse_netperf, "netperf.txt"),
+    "netperf": Recording(partial(services.parse_netperf, seconds=1), "netperf.txt"),
     "pgbench": Recording(partial(pgbench.parse, rate=100), "pgbench.txt", "pgbench.log"),
     "sfnt_pingpong": Recording(
         partial(sfnt_pingpong.parse, size=64), "sfnt-udp.txt", "sfnt-udp-64.dat"

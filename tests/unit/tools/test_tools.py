@@ -1,20 +1,28 @@
-"""Probes and imports of all tools, and the benchmarks of the image ``services``."""
+"""Tools in general: their commands, and where they are installed."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
-import subprocess
-import sys
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
-from recordings import ADDRESS, RECORDINGS, Prints, read
+from commands import commands, shown
+from recordings import ADDRESS, Prints
 
 import labkit.tools
-from labkit.errors import ToolMissing, ToolOutput, UsageError
-from labkit.tools import base, services, sockperf
+from labkit.errors import ToolMissing, UsageError
+from labkit.hosts import LocalHost
+from labkit.hosts.target import Target
+from labkit.placement import bare, docker
+from labkit.tools import base, datagrams, exchange, sockperf, thrift_rpc, wrk2
+from labkit.tools.applications import APPLICATIONS, with_tools
+from labkit.tools.exchange import Exchange
 
+EXPECTED = Path(__file__).with_name("commands.json")
 MODULES = [
     importlib.import_module(f"labkit.tools.{module.name}")
     for module in pkgutil.iter_modules(labkit.tools.__path__)
@@ -23,69 +31,96 @@ MODULES = [
 PROBED = [module for module in MODULES if hasattr(module, "probe")]
 
 
+def test_commands_have_not_changed() -> None:
+    """After an intended change: python tests/unit/tools/test_tools.py."""
+    expected = json.loads(EXPECTED.read_text())
+    for name, command in commands().items():
+        assert shown(command) == expected.pop(name), name
+    assert not expected
+
+
 @pytest.mark.parametrize("module", PROBED, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_a_tool_that_is_not_installed_is_missed(module: ModuleType) -> None:
-    with pytest.raises(ToolMissing, match="not installed") as caught:
-        module.probe(Prints("not found", 127))
-    assert caught.value.remedy
-    with pytest.raises(ToolMissing):
-        module.probe(Prints("something else", 1))
+    for answer in (Prints("not found", 127), Prints("something else", 1)):
+        with pytest.raises(ToolMissing, match="not installed") as caught:
+            module.probe(answer)
+        assert caught.value.remedy
 
 
-def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    base.one_of("wait", "spin", ("block", "spin"))
+def test_debian_s_wrk_is_not_taken_for_wrk2() -> None:
+    wrk = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\nUsage: wrk\n  -c\n"
+    with pytest.raises(ToolMissing, match="wrk2"):
+        wrk2.probe(Prints(wrk))
+    usage = "wrk 4.0.0 [epoll] Copyright\nUsage: wrk\n    -R, --rate  <T>  work rate\n"
+    assert wrk2.probe(Prints(usage)) == "4.0.0"
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown wait 'spinn'") as caught:
         base.one_of("wait", "spinn", ("block", "spin"))
     assert "did you mean 'spin'" in str(caught.value)
     with pytest.raises(UsageError, match="unknown way to wait"):
         sockperf.ping_pong(ADDRESS, messages=1, size=64, wait="sleep")
+    with pytest.raises(UsageError, match="unknown family"):
+        with_tools({"iperf3": "iperf3"})
+    with pytest.raises(UsageError, match="no payload of one frame"):
+        datagrams.send(ADDRESS, rate=1, size=1473, seconds=1, port=1)
+    with pytest.raises(UsageError, match="nothing is left of 1 s"):
+        datagrams.watch(ADDRESS, 4242, 1, 1.0)
+    wrong: list[dict[str, Any]] = [{"pause_us": -1}, {"pause_us": float("nan")}, {"loop": "open"}]
+    for options in wrong:
+        with pytest.raises(UsageError, match="invalid pause or rate"):
+            thrift_rpc.client(ADDRESS, calls=50, **options)
 
 
-def test_a_tool_is_imported_when_it_is_first_used() -> None:
-    program = "import labkit.tools; print(labkit.tools.sockperf.PORT, hasattr(labkit.tools, 'nix'))"
-    argv = [sys.executable, "-c", program]
-    printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert printed.split() == ["11111", "False"]
+def test_the_first_tool_that_images_have_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "wrk2").touch(mode=0o755)
+    monkeypatch.setattr(base, "project", lambda path: tmp_path)
+    found = with_tools({"memcached": "memtier_benchmark or labkit", "nginx": "wrk2 or h2load"})
+    assert list(found) == list(APPLICATIONS)
+    assert found["nginx 1 MB"].tool == "wrk2"
+    assert found["memcached text"].tool == "the load on memcached"
 
 
-def metrics(name: str) -> dict[str, float]:
-    return dict(RECORDINGS[name].measurement().metrics)
+PLAIN = Exchange("udp", "sockperf", messages=1_000, size=14, wait="spin")
+SFNT = Exchange("udp", "sfnt-pingpong", messages=1_000, size=14, wait="spin")
 
 
-def test_rates_of_the_services_are_in_their_units() -> None:
-    found = metrics("linpack")
-    n = 1000
-    rate = (2 / 3 * n**3 + 2 * n**2) / found["linpack_seconds"] / 1e9
-    assert found["gflops"] == pytest.approx(rate, rel=1e-6) and found["linpack_threads"] == 2
-    found = metrics("stream")
-    assert found["copy_gb_per_s"] == pytest.approx(49.7531)
-    assert found["triad_mean_gb_per_s"] == pytest.approx(32.001371)
-    assert all(
-        found[f"{one}_gb_per_s"] >= found[f"{one}_mean_gb_per_s"] for one in services.KERNELS
+@pytest.mark.parametrize(
+    ("pair", "placement", "why"),
+    [
+        (SFNT, docker("nat"), "on ports that are not published"),
+        (SFNT, docker("host"), "not in the image"),
+        (SFNT, bare("clean"), "not on the host"),
+        (SFNT, bare("rules"), None),
+        (Exchange("udp", "sfnt-pingpong", 9, 14, "busy_poll"), bare("rules"), "in other ways"),
+        (PLAIN, docker("nat"), None),
+        (PLAIN, docker("overlay"), "no end of the network overlay"),
+        (Exchange("udp", "sockperf", 9, 1500, "spin", "on"), docker("host"), "several packets"),
+    ],
+)
+def test_an_infeasible_exchange_has_a_reason(pair: Exchange, placement: Any, why: str) -> None:
+    absent = {"image": "not in the image", "clean": "not on the host"}
+    reason = pair.infeasible(placement, absent if pair.tool == "sfnt-pingpong" else {})
+    assert why in reason if why and reason else reason is why
+
+
+def test_hosts_and_images_without_the_tool_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    targets = {role: Target(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
+    found = exchange.lacking("sfnt-pingpong", targets)
+    assert list(found) == ["generator", "sut", "image"] and "host generator" in found["generator"]
+    tool = tmp_path / "sfnt-pingpong"
+    tool.write_text("#!/bin/sh\necho '# version: 1.5.0'\n")
+    tool.chmod(0o755)
+    assert list(exchange.lacking("sfnt-pingpong", targets)) == ["image"]
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text(
+        json.dumps({name: shown(one) for name, one in commands().items()}, indent=1) + "\n"
     )
-    assert metrics("netperf") == {"mbit_per_s": 15_446.70, "netperf_seconds": 1.0}
-    assert services.parse_netperf(read("netperf-de.txt")).metrics["mbit_per_s"] == 18_639.74
-
-
-def test_a_phase_of_bonnie_that_was_too_short_has_no_number() -> None:
-    kib = {"block_output": 545_626, "block_rewrite": 588_740, "block_input": 1_609_591}
-    expected = {f"{name}_mb_per_s": pytest.approx(value * 1024e-6) for name, value in kib.items()}
-    assert metrics("bonnie") == expected | {"seeks_per_s": 4881}
-    measurement = services.parse_bonnie(read("bonnie-short.txt"))
-    assert measurement.metrics == {}
-    assert measurement.flags == tuple(
-        f"bonnie++ found {name} too short to time" for name in (*kib, "seeks")
-    )
-    part = services.parse_bonnie(read("bonnie.txt").replace(",4881,", ",+++++,"))
-    assert set(part.metrics) == set(services.COLUMNS) - {"seeks_per_s"}
-
-
-def test_commands_of_the_services_have_their_sizes() -> None:
-    assert services.linpack(2000).argv == ("linpack", "2000", "4096", "0")
-    assert services.stream(1000, times=10).argv == ("stream", "1000", "10")
-    assert "-s 1280:131072" in " ".join(services.bonnie(1280, chunk=131_072).argv)
-    client = services.netperf(ADDRESS, seconds=2, port=12866)
-    assert client.target == ADDRESS and "-p 12866" in " ".join(client.argv)
-    assert services.netserver(port=12866).protocol == "tcp"
-    with pytest.raises(ToolOutput, match="was the clock set"):
-        client.parse(read("netperf.txt").replace("ELAPSED_TIME=1.00", "ELAPSED_TIME=9.00"), "")
