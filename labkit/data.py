@@ -210,13 +210,7 @@ def refuse_unknown(what: str, given: Iterable[Any], known: Iterable[Any]) -> Non
 
 
 def select(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
-    """Rows of a frame that have a level, or one of several, of each column named.
-
-    Raises
-    ------
-    UsageError
-        There is no such column.
-    """
+    """Rows of a frame that have a level, or one of several, of each column named."""
     refuse_unknown("column", levels, frame)
     for name, level in levels.items():
         wanted = list(level) if isinstance(level, list | tuple | set) else [level]
