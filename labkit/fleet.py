@@ -28,7 +28,7 @@ from labkit.paths import project
 if TYPE_CHECKING:
     from distributed import Client
 
-    from labkit.studies import Run
+    from labkit.studies import Run, Say
 
 #: Where campaigns are collected, and in ``worker`` where workers keep theirs.
 FOLDER = "data/local/fleet"
@@ -103,13 +103,12 @@ def measured_blocks(folder: Path) -> set[int]:
     return {n for found in counts for n, (planned, done, _) in found.items() if done == planned}
 
 
-def measure(run: Run, scheduler: str, *, say: Callable[[str], None]) -> Path:
+def measure(run: Run, scheduler: str, *, say: Say) -> Path:
     """Measure a study on the rigs of a scheduler, and return the folder of their campaigns."""
     try:
         from distributed import Client
     except ImportError:
-        remedy = "make setup; or pip install 'PATH-OF-THE-CLONE[fleet]'"
-        raise LabkitError("Dask is not installed", remedy=remedy) from None
+        raise LabkitError("Dask is not installed", remedy="make setup") from None
     kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}
     # Blocks of other parameters are another campaign.
     name = f"{Path(run.profile).stem}-{digest(kept)}"
@@ -123,17 +122,12 @@ def measure(run: Run, scheduler: str, *, say: Callable[[str], None]) -> Path:
     with client:
         say(f"blocks go to the workers of {scheduler}; dashboard: {client.dashboard_link}")
         task = partial(measure_block, study=run.study, parameters=kept, name=name)
-        distribute(client, task, range(1, kept["blocks"] + 1), folder=folder, say=say)
+        distribute(client, task, range(1, kept["blocks"] + 1), folder, say)
     return folder
 
 
 def distribute(
-    client: Client,
-    task: Callable[[int], Block],
-    blocks: Iterable[int],
-    *,
-    folder: Path,
-    say: Callable[[str], None],
+    client: Client, task: Callable[[int], Block], blocks: Iterable[int], folder: Path, say: Say
 ) -> None:
     """Send the blocks that `folder` lacks to workers with rigs, and store each.
 
@@ -157,9 +151,5 @@ def distribute(
     finally:
         client.cancel(futures)
     if failed:
-        raise LabkitError(
-            f"{len(failed)} of {len(todo)} blocks failed",
-            where=str(folder),
-            why="; ".join(failed)[:1500],
-            remedy="the same command measures the rest",
-        )
+        what, why = f"{len(failed)} of {len(todo)} blocks failed", "; ".join(failed)[:1500]
+        raise LabkitError(what, where=str(folder), why=why, remedy="the same command goes on")

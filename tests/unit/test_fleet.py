@@ -84,12 +84,12 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(dask: Dask, tmp_pa
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            fleet.distribute(client, task, numbers, folder=folder, say=said.append)
+            fleet.distribute(client, task, numbers, folder, said.append)
         finally:
             over.set()
             killer.join()
         assert len(said) == BLOCKS and said[-1].endswith("0 are left") and kills
-        fleet.distribute(client, task, numbers, folder=folder, say=said.append)
+        fleet.distribute(client, task, numbers, folder, said.append)
         assert len(said) == BLOCKS, "a block was measured again"
     found = campaigns(folder)
     rows = [
@@ -116,7 +116,7 @@ def test_a_block_that_fails_is_an_error_with_its_reason(dask: Dask, tmp_path: Pa
     dask.start("broken")
     task = partial(drawn_block, parameters=PARAMETERS)
     with Client(dask.address) as client, pytest.raises(LabkitError, match="2 of 2") as caught:
-        fleet.distribute(client, task, [1, 2], folder=tmp_path / "x", say=print)
+        fleet.distribute(client, task, [1, 2], tmp_path / "x", print)
     assert "the rig is on fire" in caught.value.why
 
 

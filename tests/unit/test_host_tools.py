@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "host-tools.sh"
+from labkit.paths import SHIPPED
+
 _STUBS = r"""
 set -euo pipefail
 source "$1"
@@ -34,17 +35,17 @@ installed=$2/installed noted=$2/noted
 
 
 def run(folder: Path, text: str) -> str:
-    argv = ["bash", "-c", _STUBS + text, "bash", str(SCRIPT), str(folder)]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    argv = ["bash", "-c", _STUBS + text, "bash", str(SHIPPED / "scripts/host-tools.sh")]
+    ran = subprocess.run([*argv, str(folder)], capture_output=True, text=True, check=True)
+    return ran.stdout
 
 
 def test_missing_programs_and_their_packages(tmp_path: Path) -> None:
-    lines = ["sh:dash:needed::a shell", "no-such-program:its-package:needed:sut:nothing"]
-    lines += ["/no/such:other:measure:sut:a file", "nor-this:more:test::tests"]
-    (tmp_path / "programs").write_text("# a comment\n" + "".join(f"{line}\n" for line in lines))
+    lines = ["# a comment", "sh:dash:needed::a shell", "no-such-program:package:needed:sut:nothing"]
+    lines += ["/no/such:other:measure:sut:a file", "nor-this:more:test::tests", ""]
+    (tmp_path / "programs").write_text("\n".join(lines))
     found = run(tmp_path, "missing_tools needed measure").splitlines()
-    assert found == ["its-package\tnothing", "other\ta file"]
-    assert run(tmp_path, "missing_tools test") == "more\ttests\n"
+    assert found == ["package\tnothing", "other\ta file"]
 
 
 @pytest.mark.parametrize("had", [True, False], ids=["with systemd", "without systemd before"])
@@ -57,7 +58,6 @@ cat "$2/out" "$noted"
 [ ! -e "$POLICY" ]
 """
     found = run(tmp_path, text)
-    assert "said: this release has no package nowhere" in found
     assert "apt-get: install --no-install-recommends lxc" in found
     assert "policy: 101" in found and "services may start" not in found
     assert re.findall(r"systemctl: (.*)", found) == (["disable lxc-net.service"] if had else [])

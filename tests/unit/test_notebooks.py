@@ -43,20 +43,15 @@ def write(tmp_path: Path) -> Any:
     [
         ("rig", "dry", ""),
         ("blocks", 2, ""),
-        ("margin", 1, ""),
         ("sizes", [64], ""),
         ("loads", {"none": 1}, ""),
         ("size", [64, 1024], ""),
-        ("new", True, ""),
         ("bloks", 2, "did you mean 'blocks'?"),
-        ("messages", 7, "one of rig, blocks, margin, "),
-        ("blocks", 2.5, "int"),
         ("blocks", True, "int"),
         ("rig", 1, "str"),
         ("margin", "wide", "float"),
         ("sizes", 64, "list[int]"),
         ("loads", ["none"], "dict"),
-        ("new", "yes", "bool"),
     ],
 )
 def test_parameters_are_those_that_a_notebook_declares(
