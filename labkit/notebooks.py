@@ -46,6 +46,8 @@ def _check(notebook: str, source: str, values: Mapping[str, Any]) -> None:
     for node in ast.parse(source).body:
         if isinstance(node, ast.AnnAssign):
             types[ast.unparse(node.target)] = ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign):  # a value of any type
+            types |= {ast.unparse(target): "" for target in node.targets}
     for name, value in values.items():
         if name not in types:
             what = f"{notebook} has no parameter {name!r}"

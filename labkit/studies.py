@@ -84,6 +84,7 @@ def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any])
 def _profile(notebook: Path, profile: str) -> dict[str, Any]:
     """Return the parameters of a profile of a study."""
     path = Path(profile)
+    name = path.stem
     if path.suffix not in (".yaml", ".yml"):
         folder = project("notebooks/profiles")
         names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{notebook.stem}.*.yaml"))]
@@ -99,7 +100,7 @@ def _profile(notebook: Path, profile: str) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         remedy = "write lines such as `messages: 5000`, as in notebooks/profiles"
         raise UsageError("a profile has no parameters", where=str(path), remedy=remedy)
-    return {"data": f"data/local/{path.stem}"} | found
+    return {"data": f"data/local/{name}"} | found
 
 
 def measure(run: Run, *, say: Say, wait: bool = False) -> Path:

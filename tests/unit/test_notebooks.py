@@ -22,6 +22,7 @@ sizes: list[int] = [
 loads: dict[str, object] = {}
 size: object = 64
 new: bool = False
+plain = 1
 """
 
 
@@ -46,6 +47,7 @@ def write(tmp_path: Path) -> Any:
         ("sizes", [64], ""),
         ("loads", {"none": 1}, ""),
         ("size", [64, 1024], ""),
+        ("plain", "any", ""),
         ("bloks", 2, "did you mean 'blocks'?"),
         ("blocks", True, "int"),
         ("rig", 1, "str"),
