@@ -58,28 +58,15 @@ def make_rows(
 ) -> list[dict[str, Any]]:
     """Return the row of a trial's condition, then those of others that the trial measured.
 
-    Parameters
-    ----------
-    keys : mapping
-        ``trial``, ``attempt``, ``block``, ``position``, ``session``.
-    condition : Condition
-        The planned condition.
-    outcome : mapping
-        ``status``, ``problem``, ``started_ns``, ``seconds``.
-    record : mapping
-        The trial's record: its flags, counters and verifications.
-    measurement : Measurement
-        The result of the protocol.
+    `keys` are ``trial``, ``attempt``, ``block``, ``position`` and ``session``, `outcome` has
+    ``status``, ``problem``, ``started_ns`` and ``seconds``, `record` flags, counters and
+    verifications.
     """
     levels = {name: level_label(level) for name, level in condition.levels}
-    durations = {
-        name: values
-        for name, values in measurement.samples.items()
-        if name.endswith("_ns") and name not in _TIMES
-    }
     own = dict(measurement.metrics)
-    for name, values in durations.items():
-        own |= statistics(name, values)
+    for name, values in measurement.samples.items():
+        if name.endswith("_ns") and name not in _TIMES:
+            own |= statistics(name, values)
     rows = []
     for number, (other, metrics) in enumerate([({}, own), *measurement.also]):
         changed = {name: level_label(level) for name, level in other.items()}
@@ -92,12 +79,9 @@ def make_rows(
             "repeat": condition.repeat,
             **levels,
             **changed,
-            "status": outcome["status"],
-            "problem": outcome["problem"],
+            **outcome,
             "flags": flags,
             "n_samples": max(map(len, measurement.samples.values()), default=0),
-            "started_ns": outcome["started_ns"],
-            "seconds": outcome["seconds"],
             "saturated": saturated(numbers, flags),
             "router": _router(record),
         }
@@ -110,14 +94,8 @@ def make_rows(
 def saturated(numbers: Mapping[str, float], flags: str, prefix: str = "") -> bool:
     """Return whether the load generator, and not the server, may have set the value of a window.
 
-    Parameters
-    ----------
-    numbers : mapping of str to float
-        Counters and metrics of the trial.
-    flags : str
-        Its flags. A tool knows how few a load with random intervals may send by chance.
-    prefix : str
-        Of the columns of another window of the trial than the first.
+    A tool flags a rate that it did not reach, as it knows how few it may send by chance. `prefix`
+    is that of the columns of a second window.
     """
     sent = numbers.get(f"{prefix}sent_per_s", numbers.get("sent_per_s", math.nan))
     offered = numbers.get("offered_per_s", math.nan)

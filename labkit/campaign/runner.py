@@ -141,8 +141,9 @@ class Runner:
         while failures < ATTEMPTS and losses < LOSSES:
             number = self._attempts[name] = self._attempts.get(name, 0) + 1
             label = f"trial-{os.getpid()}-{name}-a{number}"
-            options = {"turn": keys["block"], "treatments": plan.study.treatments}
-            trial = Trial(plan.rig, values, label, **options)
+            trial = Trial(
+                plan.rig, values, label, turn=keys["block"], treatments=plan.study.treatments
+            )
             numbered = {"trial": name, "attempt": number, **keys}
             done = trial.attempt(plan.study.protocol, condition, numbered)
             self.store.add(done.record, done.measurement.samples, done.logs)
@@ -157,49 +158,33 @@ class Runner:
     def _await_hosts(self, label: str) -> bool:
         """Wait for hosts that do not answer after a failed attempt; tell whether there were any.
 
-        What the attempt left on them is removed.
-
-        Raises
-        ------
-        HostUnreachable
-            A host did not answer within the rig's patience.
-        Rebooted
-            A host has started anew.
+        What the attempt left on them is removed. Raises `HostUnreachable` when the rig's patience
+        ends, and `Rebooted` where a host has started anew.
         """
-        deadline = time.monotonic() + self.plan.rig.patience
-        waited = False
-        while True:
-            waited = self._await_answers(deadline) or waited
-            try:
-                self._check_boots()
-                if waited:
-                    self.plan.rig.remove_trial(label)
-                    LOG.info("all hosts answer again")
-                return waited
-            except HostUnreachable:  # lost again
-                if time.monotonic() > deadline:
-                    raise
-                waited = True
-
-    def _await_answers(self, deadline: float) -> bool:
-        """Wait until all hosts answer; tell whether any did not."""
         rig, waited = self.plan.rig, False
-        while silent := rig.silent():
-            left = deadline - time.monotonic()
+        deadline = time.monotonic() + rig.patience
+        while True:
+            silent, left = rig.silent(), deadline - time.monotonic()
+            try:
+                if not silent:
+                    self._check_boots()
+                    if waited:
+                        rig.remove_trial(label)
+                        LOG.info("all hosts answer again")
+                    return waited
+            except HostUnreachable as error:  # lost again
+                silent = {error.where: error}
             if left <= 0:
                 error = next(iter(silent.values()))
                 if rig.patience:
-                    error.remedy = (
-                        f"it was waited for {rig.patience:.0f} s (patience in rig.toml); the "
-                        "same command measures the rest"
-                    )
+                    waited_for = f"it was waited for {rig.patience:.0f} s (patience in rig.toml)"
+                    error.remedy = f"{waited_for}; the same command measures the rest"
                 raise error
             if not waited:
                 roles = " and ".join(silent)
                 LOG.warning("host %s does not answer; it is waited for %.0f s", roles, left)
             waited = True
             time.sleep(min(_PAUSE_SECONDS, left))
-        return waited
 
     def _check_boots(self) -> None:
         boots = self.plan.rig.boots() if self._boots else {}
@@ -208,8 +193,7 @@ class Runner:
             raise Rebooted(
                 f"host {' and '.join(changed)} has rebooted",
                 why="networks, images and settings of the rig are gone with it",
-                remedy="`labkit run` opens the rig again and goes on by itself; in JupyterLab, run "
-                "the notebook again",
+                remedy="`labkit run` opens the rig again and goes on; in JupyterLab, run it again",
             )
 
 

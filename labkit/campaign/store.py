@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import operator
 import os
 import platform
 import shutil
@@ -57,14 +58,9 @@ def write(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write a JSON file atomically, with the format's version."""
-    text = json.dumps({"format": FORMAT, **data}, indent=1, default=_plain)
+    # Numbers of numpy are not JSON.
+    text = json.dumps({"format": FORMAT, **data}, indent=1, default=operator.methodcaller("item"))
     write(path, f"{text}\n".encode())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} is not JSON data")
 
 
 def write_samples(
@@ -77,13 +73,9 @@ def write_samples(
         "attempt": pa.array([attempt] * count, pa.int32()),
     }
     buffer = BytesIO()
-    parquet.write_table(
-        pa.table({**keys, **columns}),
-        buffer,
-        compression="zstd",
-        use_dictionary=["trial"],
-        column_encoding=dict.fromkeys(["attempt", *columns], "DELTA_BINARY_PACKED"),
-    )
+    encoding = dict.fromkeys(["attempt", *columns], "DELTA_BINARY_PACKED")
+    options = {"compression": "zstd", "use_dictionary": ["trial"], "column_encoding": encoding}
+    parquet.write_table(pa.table({**keys, **columns}), buffer, **options)
     write(path, buffer.getvalue())
 
 
@@ -117,12 +109,8 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
                 remedy="let it end, or begin another campaign: --new, or another folder",
             ) from None
         except OSError as error:
-            raise LabkitError(
-                "the folder of a campaign cannot be locked",
-                where=str(folder),
-                why=str(error),
-                remedy="measure into a folder whose file system has locks",
-            ) from None
+            what, remedy = "a campaign cannot be locked", "measure into another file system"
+            raise LabkitError(what, where=str(folder), why=str(error), remedy=remedy) from None
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {platform.node()}")
         handle.flush()
@@ -142,12 +130,7 @@ class Store:
     def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
         """Return the newest campaign in a study's folder, or a new one.
 
-        Raises
-        ------
-        PlanMismatch
-            The newest campaign has another plan, and `new` is false.
-        UsageError
-            It is packed.
+        Raises `PlanMismatch` where it has another plan, and `UsageError` where it is packed.
         """
         with _locked(folder, wait=True):
             last = newest(folder)
@@ -157,19 +140,13 @@ class Store:
                 return store
             refuse_to_mix(load(last).plan["identity"], plan["identity"], str(last))
             if (last / "trials.parquet").is_file():
-                raise UsageError(
-                    "a packed campaign cannot be continued",
-                    where=str(last),
-                    remedy="measure into another folder (--into), or begin another (--new)",
-                )
+                what, remedy = "a packed campaign cannot be continued", "begin another: --new"
+                raise UsageError(what, where=str(last), remedy=remedy)
             return cls(last)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes, also of other machines, from writing to the campaign.
-
-        The files of interrupted writes are removed first.
-        """
+        """Keep other processes from writing, after removing the files of interrupted writes."""
         with _locked(self.path, wait=False):
             for path in self.path.rglob(".*.tmp"):
                 path.unlink()
@@ -197,8 +174,8 @@ class Store:
         if sessions and sessions[-1]["boot"] == boot and not paused:
             return int(sessions[-1]["session"])
         number = len(sessions) + 1
-        began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        session = {"session": number, "boot": boot, "began": began, "facts": facts}
+        session = {"session": number, "boot": boot, "facts": facts}
+        session["began"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         write_json(self.path / "sessions.json", {"sessions": [*sessions, session]})
         return number
 

@@ -42,12 +42,12 @@ OVERHEAD = 0.8
 class Study:
     """One research question, as its notebook declares it.
 
-    Functions name the levels and settings that they take: ``def ping(trial, placement, wait)``.
+    Its functions name the levels and settings that they take: ``def ping(trial, placement, wait)``.
 
     Parameters
     ----------
     name : str
-        Short, of letters, digits and hyphens: its folder in the data.
+        Its folder in the data: letters, digits and hyphens.
     protocol : callable
         Runs one trial: takes a `labkit.campaign.trial.Trial` and levels, returns what ``measure``
         returned.
@@ -56,37 +56,35 @@ class Study:
     settings : mapping
         What all trials have in common: data, a treatment with one level, or a function of the rig.
     variants : mapping
-        Settings that are factors where they have several levels, in a list or a treatment: then the
-        data are of the study ``name-factor``, and stand beside those of the study.
-    only : callable, optional
-        Takes levels; returns whether their combination belongs to the study.
-    infeasible : callable, optional
-        Takes levels and ``rig``; returns why it cannot be measured there, or None.
+        Settings that are factors where they have several levels; the data are then those of a
+        study of their own, ``name-factor``.
+    only, infeasible : callable, optional
+        Take levels: whether a combination belongs to the study; why a ``rig`` cannot measure it.
     baseline : mapping
         Levels of the condition that the others are compared with.
     twice : sequence of mapping
         Conditions that run twice in each block (A/A), for the noise floor.
     together : sequence of str
-        Factors: conditions with the same levels of them follow each other within a block, so that
-        little time passes between what is compared.
+        Factors whose levels stay together within a block, as a machine changes over minutes.
     outcomes : sequence of str
-        Columns of `labkit.data.Campaign.trials`, such as ``rtt_ns_median``: what the study was made
-        to compare, fixed with the plan.
+        Columns of `labkit.data.Campaign.trials` that the study is made to compare.
     margin : float
-        Relative difference up to which two conditions count as equal; fixed with the plan.
+        Relative difference up to which two conditions count as equal.
     tools : mapping of str to callable
-        Takes a host, returns the version of the tool there: ``{"sockperf": sockperf.probe}``.
-    seconds : callable, optional
+        Take a host, return a tool's version there: ``{"sockperf": sockperf.probe}``.
+    seconds : callable
         Takes levels; returns the expected seconds of a trial's windows.
 
     Examples
     --------
-    >>> from labkit import Study, docker
-    >>> from labkit.campaign.treatments import BusyPolling
+    >>> from labkit import Study, docker, treatments
     >>> study = Study(
     ...     "waiting",
     ...     lambda trial, placement, wait: ...,
-    ...     factors={"placement": [docker("host")], "wait": BusyPolling("block", "busy_poll")},
+    ...     factors={
+    ...         "placement": [docker("host")],
+    ...         "wait": treatments.BusyPolling("block", "busy_poll"),
+    ...     },
     ... )
     """
 
@@ -107,20 +105,15 @@ class Study:
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
-            raise UsageError(
-                f"the margin is {self.margin}",
-                where=f"study {self.name}",
-                remedy="a share above 0 and below 1, such as 0.02 for 2 %",
-            )
-        for levels in (self.baseline, *self.twice, self.together):
-            refuse_unknown("factor", levels, self.levels)
-        labels = {name: map(level_label, self.levels[name]) for name in self.baseline}
+            raise UsageError(f"the margin is {self.margin}", remedy="a share, such as 0.02 for 2 %")
+        for names in (self.baseline, *self.twice, self.together):
+            refuse_unknown("factor", names, self.levels)
         for name, level in self.baseline.items():
-            refuse_unknown(f"level of {name}", [level_label(level)], labels[name])
-        given = {self.protocol: 1, self.only: 0, self.infeasible: 0, self.seconds: 0}
-        for function, first in given.items():
-            names = list(inspect.signature(function).parameters)[first:] if function else []
-            refuse_unknown("factor or setting", names, ["rig", *self.levels, *self.constants])
+            labels = map(level_label, self.levels[name])
+            refuse_unknown(f"level of {name}", [level_label(level)], labels)
+        known = ["trial", "rig", *self.levels, *self.constants]
+        for function in filter(None, [self.protocol, self.only, self.infeasible, self.seconds]):
+            refuse_unknown("factor or setting", inspect.signature(function).parameters, known)
 
     @cached_property
     def levels(self) -> dict[str, list[Any]]:
@@ -185,15 +178,7 @@ class Study:
         return Rig.open(spec, **self.needs())
 
     def run(
-        self,
-        rig: str | Path = "auto",
-        *,
-        blocks: int,
-        seed: int,
-        into: Path | str = "data/local",
-        new: bool = False,
-        minutes: float = 0.0,
-        only: Collection[int] = (),
+        self, rig: str | Path = "auto", *, blocks: int, seed: int, into: Path | str, **limits: Any
     ) -> data.Campaign:
         """Open a rig, show the plan, measure what was not measured yet, and return the campaign.
 
@@ -205,43 +190,20 @@ class Study:
             Number of blocks, and the seed of their order.
         into : path
             The campaign's folder is ``<into>/<study>/<campaign>``.
-        new : bool
-            Begin another campaign instead of resuming the newest.
-        minutes : float
-            Begin no block that would end after these minutes; 0 for no limit.
-        only : collection of int
-            The only blocks to measure; all of them when empty.
-
-        Raises
-        ------
-        PlanMismatch
-            The newest campaign there has another plan, and `new` is false.
-        UsageError
-            Another process, here or on another machine, measures that campaign.
+        **limits
+            Those of `Plan.run`.
         """
         if shell := _shell():
             check_parameters(shell.user_ns["In"])
         with self.opened(rig) as opened:
             plan = self.plan(opened, blocks=blocks, seed=seed)
             plan.show()
-            return plan.run(into, new=new, minutes=minutes, only=only)
+            return plan.run(into, **limits)
 
     def try_one(self, rig: Rig, **levels: Any) -> Attempt:
-        """Run one trial outside any campaign, and return all that it did.
+        """Run one trial outside any campaign, and return all that it did, or raise its error.
 
-        Parameters
-        ----------
-        rig : Rig
-            Where it runs.
-        **levels
-            Levels of factors, planned or not; the baseline's, or the first level, when omitted.
-
-        Raises
-        ------
-        UsageError
-            There is no such factor, or the rig cannot run the condition.
-        Exception
-            What the protocol raised.
+        A factor that `levels` does not name has the baseline's level, or its first.
         """
         refuse_unknown("factor", levels, self.levels)
         first = {name: self.baseline.get(name, of[0]) for name, of in self.levels.items()}
@@ -289,21 +251,7 @@ def _shell() -> Any:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study's fixed plan on a rig; display it to see order, duration, infeasible conditions.
-
-    Examples
-    --------
-    Conditions without a placement need nothing of a rig, so an empty one shows the order:
-
-    >>> from labkit import Rig, Study
-    >>> study = Study("sizes", lambda trial: ..., factors={"size_b": ["0", "1024"]})
-    >>> parts = dict.fromkeys(["hosts", "targets", "addresses", "cpu_map"], {})
-    >>> plan = study.plan(Rig("empty", "none", shared_kernel=True, **parts), blocks=5, seed=1)
-    >>> print(plan)  # doctest: +ELLIPSIS
-    sizes: 2 conditions x 5 blocks = 10 trials on rig empty
-    expected duration: 1.0 min
-    block 1: ...
-    """
+    """A study's fixed plan on a rig; display it to see order, duration, infeasible conditions."""
 
     study: Study
     rig: Rig
@@ -385,7 +333,26 @@ class Plan:
         minutes: float = 0.0,
         only: Collection[int] = (),
     ) -> data.Campaign:
-        """Run the trials of the plan that were not measured yet; see `Study.run`."""
+        """Run the trials of the plan that were not measured yet, and return the campaign.
+
+        Parameters
+        ----------
+        into : path
+            The campaign's folder is ``<into>/<study>/<campaign>``.
+        new : bool
+            Begin another campaign instead of resuming the newest.
+        minutes : float
+            Begin no block that would end after these minutes; 0 for no limit.
+        only : collection of int
+            The only blocks to measure; all of them when empty.
+
+        Raises
+        ------
+        PlanMismatch
+            The newest campaign there has another plan, and `new` is false.
+        UsageError
+            Another process, here or on another machine, measures that campaign.
+        """
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
         with store.locked():
             Runner(self, store, only, 60 * minutes).run()
@@ -406,18 +373,18 @@ class Plan:
         return OVERHEAD * len(self.design) + float(sum(each))
 
     def __str__(self) -> str:
-        minutes = self.seconds / 60
+        minutes, conditions = self.seconds / 60, len(self.design.conditions)
         duration = f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-        counts = f"{len(self.design.conditions)} conditions x {self.blocks} blocks"
+        counts = f"{conditions} conditions x {self.blocks} blocks = {len(self.design)} trials"
         lines = [
-            f"{self.study.name}: {counts} = {len(self.design)} trials on rig {self.rig.name}",
+            f"{self.study.name}: {counts} on rig {self.rig.name}",
             f"expected duration: {duration}",
             *([] if self.blocks >= 5 else ["fewer than 5 blocks: this is a pilot"]),
             *(f"infeasible: {one.condition}: {one.reason}" for one in self.design.infeasible),
         ]
         for number, block in enumerate(self.design.order, start=1):
-            keys = [self.design.conditions[index].key for index in block]
-            lines.append(f"block {number}: " + ", ".join(keys))
+            keys = ", ".join(self.design.conditions[index].key for index in block)
+            lines.append(f"block {number}: {keys}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -438,13 +405,9 @@ def code_digest(function: Callable[..., Any]) -> str:
     for caller in functions:  # grows while it is iterated
         inner = inspect.unwrap(caller)
         names = getattr(getattr(inner, "__code__", None), "co_names", ())
-        functions += [
-            called
-            for called in (getattr(inner, "__globals__", {}).get(name) for name in names)
-            if inspect.isfunction(called)
-            and inspect.unwrap(called).__module__ == inner.__module__
-            and called not in functions
-        ]
+        for called in map(getattr(inner, "__globals__", {}).get, names):
+            own = inspect.isfunction(called) and called.__module__ == inner.__module__
+            functions += [called] if own and called not in functions else []
     try:
         sources = [textwrap.dedent(inspect.getsource(one)) for one in functions]
         code = "\n".join(ast.dump(ast.parse(source)) for source in sources)

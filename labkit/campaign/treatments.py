@@ -18,7 +18,7 @@ from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.cache_line import apart
 from labkit.hosts.packet_steering import infeasible, read_queues, steer
 from labkit.hosts.settings import LATENCY_REQUEST, offload, takes_latency_request
-from labkit.placement import Placement, cpu_set, docker
+from labkit.placement import cpu_set, docker
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.rig.layers import LayeredImage
@@ -39,13 +39,7 @@ Counters = Mapping[str, float]
 
 
 class Treatment:
-    """The base of treatments, without any effect.
-
-    Parameters
-    ----------
-    *levels
-        Levels, or lists of them.
-    """
+    """The base of treatments, without any effect; its arguments are levels, or lists of them."""
 
     #: All levels; None where any value is one.
     known: ClassVar[Collection[Any] | None] = None
@@ -53,12 +47,10 @@ class Treatment:
     def __init__(self, *levels: Any) -> None:
         lists = [one if isinstance(one, list | tuple) else [one] for one in levels]
         self.levels: list[Any] = [level for one in lists for level in one]
-        for level in self.levels if self.known is not None else ():
-            if level not in (self.known or ()):
-                raise UsageError(
-                    f"{type(self).__name__} has no level {level!r}",
-                    remedy=suggestion(level, self.known or ()),
-                )
+        for level in self.levels:
+            if self.known is not None and level not in self.known:
+                remedy = suggestion(level, self.known)
+                raise UsageError(f"{type(self).__name__} has no level {level!r}", remedy=remedy)
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments of `Rig.open` for some levels: peer, collector, layers."""
@@ -69,10 +61,7 @@ class Treatment:
         return None
 
     def apply(self, rig: Rig, level: Any, label: str) -> AbstractContextManager[Any]:
-        """Return the context of a trial at the level; the trial's record keeps what it yields.
-
-        `label` marks what it starts.
-        """
+        """Return the context of a trial at the level; the trial's record keeps what it yields."""
         return nullcontext()
 
     def placed(self, level: Any, server: Server) -> None:
@@ -166,18 +155,10 @@ class PacketCapture(Treatment):
 
 
 class SecondHost(Treatment):
-    """Placements on a second host with an engine, ``peer``, at one level.
+    """Placements on a second host with an engine, ``peer``, at the level `at`.
 
-    Parameters
-    ----------
-    *levels
-        Levels, or lists of them.
-    at : object
-        The level that needs the second host.
-    images : sequence of str
-        Names of ``containers/`` that its engine needs.
-    spread : bool
-        Whether the condition's placement is then on both hosts.
+    `images` are names of ``containers/`` for its engine; with `spread` the condition's placement is
+    then on both hosts.
     """
 
     def __init__(
@@ -194,11 +175,9 @@ class SecondHost(Treatment):
             return None
         if "peer" not in rig.targets:
             return rig.missing.get("peer", "the rig has no second host with an engine")
-        placements = [one for one in levels.values() if isinstance(one, Placement)]
-        clean = any(one.baseline_level == "clean" for one in placements)
-        if self.spread and clean and "clean-peer" not in rig.targets:
-            return "the rig has one host without an engine"
-        return None
+        clean = any(getattr(one, "baseline_level", "") == "clean" for one in levels.values())
+        lacking = self.spread and clean and "clean-peer" not in rig.targets
+        return "the rig has one host without an engine" if lacking else None
 
 
 class Pinning(Treatment):
@@ -207,30 +186,25 @@ class Pinning(Treatment):
     known = AFFINITIES
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        capability = {"split": "two-cpus", "same": "one-machine"}.get(level, "")
-        if capability in rig.missing:
-            return rig.missing[capability]
+        reason = rig.missing.get({"split": "two-cpus", "same": "one-machine"}.get(level, ""))
         if level == "same" and levels.get("wait") == "spin":
             return (
-                "two spinning ends on one CPU alternate at the timer tick, so that a message takes "
-                "milliseconds and measures the scheduler"
+                "two spinning ends on one CPU take turns at its tick: that measures the scheduler"
             )
-        return None
+        return reason
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        migrations = counters.get("migrations", 0)
-        pinned = level in ("split", "same")
-        return [f"server migrated {migrations:.0f} times"] if pinned and migrations > 0 else []
+        migrations = 0 if level == "free" else counters.get("migrations", 0)
+        return [f"server migrated {migrations:.0f} times"] if migrations > 0 else []
 
 
 class SharedCache(Treatment):
     """The cache that the kernel says generator and SUT share: "kept", or "as found".
 
-    A hypervisor may move virtual CPUs to cores without one; all that passes between them then takes
-    longer, by 1.2 to 2.5 times. At "kept" a window waits until they share it, and one in which
-    they did not for a while is measured again: alone (`Trial.repeated`), or with its trial. Where
-    they do not come to share it, each window is flagged. Nothing is kept on separate machines,
-    which share none, and on processors other than AMD's, where it cannot be told.
+    A hypervisor may move virtual CPUs to cores without one; what passes between them then takes 1.2
+    to 2.5 times as long. At "kept" a window waits until they share it, and one in which they did
+    not for a while is measured again: alone (`Trial.repeated`), or with its trial. Where they do
+    not come to share it, each window is flagged. It is timed on one machine with AMD's processor.
     """
 
     known = (AS_FOUND, "kept")
@@ -267,10 +241,9 @@ class CpuSpeed(Treatment):
     """The speed of the CPU that runs file operations: "kept", or "as found".
 
     Another guest may use the other thread of its core, which steal does not show; the CPU then runs
-    at 0.6 to 0.7 of its speed, for a tenth of a second to minutes. A trial is slow in which a
-    reference operation (``reference_ns``, opening and closing /dev/null) took more than 1.25 times
-    the shortest time of the campaign so far. At "kept" it is repeated at most twice, and then
-    flagged, as at "as found".
+    at 0.6 to 0.7 of its speed, for a tenth of a second to minutes. A trial is slow in which opening
+    and closing /dev/null (``reference_ns``) took more than `SLOW` times the shortest time of the
+    campaign so far. At "kept" it is repeated at most twice, and then flagged, as at "as found".
     """
 
     known = (AS_FOUND, "kept")
@@ -314,7 +287,7 @@ class IdlePolicy(Treatment):
         self._machines: dict[str, Settings] = {}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        for role in _machines(rig) if level == "held" else ():
+        for role in _machines(rig, level):
             if not takes_latency_request(rig.hosts[role]):
                 return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
         return None
@@ -322,7 +295,7 @@ class IdlePolicy(Treatment):
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
         with ExitStack() as stack:
-            for role in _machines(rig) if level == "held" else ():
+            for role in _machines(rig, level):
                 self._machines[role] = stack.enter_context(Settings(rig.hosts[role], label))
             stack.callback(self._machines.clear)
             yield
@@ -333,8 +306,8 @@ class IdlePolicy(Treatment):
             _require(settings.hold_idle(), settings, role, 'the idle policy "held"')
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        request = counters.get("latency_request_us")
-        if level == "held" and request is not None and request > 0:
+        request = counters.get("latency_request_us", 0)
+        if level == "held" and request > 0:
             raise ManipulationError(
                 "the idle policy was not held",
                 why=f"the machine was allowed wake-up latencies of {request:.0f} us",
@@ -343,9 +316,10 @@ class IdlePolicy(Treatment):
         return []
 
 
-def _machines(rig: Rig) -> Sequence[str]:
-    """Return a role for each machine of the rig."""
-    return ["sut"] if rig.shared_kernel else list(rig.hosts)
+def _machines(rig: Rig, level: Any) -> Sequence[str]:
+    """Return a role for each machine of the rig that is to be held."""
+    roles = ["sut"] if rig.shared_kernel else list(rig.hosts)
+    return roles if level == "held" else []
 
 
 def _require(done: bool, settings: Settings, role: str, what: str) -> None:
@@ -366,28 +340,24 @@ class Interrupts(Treatment):
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
-        roles = (
-            ["sut"] if rig.shared_kernel else [one for one in ("sut", "clean") if one in rig.hosts]
-        )
         moved: dict[str, Any] = {}
         with ExitStack() as stack:
-            for role in roles if level == "moved" else ():
+            for role in ("sut", "clean") if level == "moved" else ():
+                if role not in rig.hosts or (role == "clean" and rig.shared_kernel):
+                    continue
                 others = cpu_set(rig.cpus(role, "free")) - cpu_set(rig.cpus(role, "split"))
-                if not others:
-                    continue  # there is one CPU only
-                settings = stack.enter_context(Settings(rig.hosts[role], label))
-                cpus = ",".join(map(str, sorted(others)))
-                moved[role] = {"cpus": cpus, "moved": settings.move_irqs(cpus)}
-                moved[role]["not moved"] = list(settings.notes)
+                if others:  # there may be one CPU only
+                    settings = stack.enter_context(Settings(rig.hosts[role], label))
+                    moved[role] = settings.move_irqs(",".join(map(str, sorted(others))))
             yield moved
 
 
 _TCP = "/proc/sys/net/ipv4/tcp_"
 _CONGESTION, _ALLOWED = f"{_TCP}congestion_control", f"{_TCP}allowed_congestion_control"
 _CONTROLS = f"[ -w {_CONGESTION} ] && cat {_TCP}available_congestion_control"
-_SET_CONTROL = f"""
-nsenter -t "$1" -n sh -c 'echo "$1" >{_CONGESTION}; cat {_CONGESTION}' sh "$2"
-"""
+_SET_CONTROL = (
+    f"""nsenter -t "$1" -n sh -c 'echo "$1" >{_CONGESTION}; cat {_CONGESTION}' sh "$2" """
+)
 
 
 class CongestionControl(Treatment):
@@ -516,7 +486,6 @@ class PacketSteering(Treatment):
                 why="RPS interrupted no other CPU in the whole window"
                 if "rps_ipis" in counters
                 else "this kernel does not count the interrupts of RPS",
-                remedy="steer to a CPU that does not receive the device's interrupts",
             )
         return []
 
