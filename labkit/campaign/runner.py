@@ -172,8 +172,8 @@ class Runner:
                         rig.remove_trial(label)
                         LOG.info("all hosts answer again")
                     return waited
-            except HostUnreachable as error:  # lost again
-                silent = {error.where: error}
+            except HostUnreachable as again:
+                silent = {again.where: again}
             if left <= 0:
                 error = next(iter(silent.values()))
                 if rig.patience:
