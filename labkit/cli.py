@@ -27,13 +27,9 @@ _PATH = click.Path(path_type=Path, exists=True)
 _OUTPUT = click.Path(path_type=Path)
 
 DATA = click.argument("data", required=False, type=_PATH)
-MACHINES = click.option(
-    "--rig",
-    "path",
-    # Resolved, as commands read it from the project's folder.
-    type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
-    help="The machines of a rig.toml instead of this one.",
-)
+#: Resolved, as commands read it from the project's folder.
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
+MACHINES = click.option("--rig", "path", type=_FILE, help="The machines of a rig.toml, not this.")
 PROFILE = functools.partial(
     click.option,
     "--profile",
@@ -180,8 +176,7 @@ def run(
         return
     codes = []
     for one, outcome in library.measure_all(runs, say=say, wait=wait):
-        failed = isinstance(outcome, LabkitError)
-        click.echo(f"{one.study}: {outcome}", err=failed)
+        click.echo(f"{one.study}: {outcome}", err=isinstance(outcome, LabkitError))
         codes += [outcome.exit_code] if isinstance(outcome, LabkitError) else []
     sys.exit(min(codes, default=0))
 

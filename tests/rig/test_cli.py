@@ -62,9 +62,14 @@ def test_a_study_notebook_measures_resumes_and_begins_anew(tmp_path: Path) -> No
     assert start(tmp_path, *papermill(tmp_path, messages="600")).wait(600) != 0
     assert "settings.messages: 500 -> 600" in said.read_text()
     assert snapshot(tmp_path / "data") == before
+
+    def finished() -> int:
+        return len(list(tmp_path.glob("data/*/*/trials/b*/trial.json")))
+
     # Interrupted as by a terminal when a trial of another campaign is finished.
+    before_anew = finished()
     anew = start(tmp_path, *papermill(tmp_path, messages="600", new="True"))
-    while anew.poll() is None and len(list(tmp_path.glob("data/*/*/trials/b*/*.json"))) <= planned:
+    while anew.poll() is None and finished() == before_anew:
         time.sleep(0.2)
     assert anew.poll() is None, said.read_text()[-3000:]
     os.killpg(anew.pid, signal.SIGINT)
