@@ -181,20 +181,15 @@ class SecondHost(Treatment):
 
 
 class Pinning(Treatment):
-    """The affinity of server and client, a level of `labkit.rig.base.AFFINITIES`."""
+    """The affinity of server and client: "split", one CPU for each, or "free"."""
 
     known = AFFINITIES
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        reason = rig.missing.get({"split": "two-cpus", "same": "one-machine"}.get(level, ""))
-        if level == "same" and levels.get("wait") == "spin":
-            return (
-                "two spinning ends on one CPU take turns at its tick: that measures the scheduler"
-            )
-        return reason
+        return rig.missing.get("two-cpus") if level == "split" else None
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        migrations = 0 if level == "free" else counters.get("migrations", 0)
+        migrations = counters.get("migrations", 0) if level == "split" else 0
         return [f"server migrated {migrations:.0f} times"] if migrations > 0 else []
 
 

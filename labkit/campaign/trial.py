@@ -51,18 +51,8 @@ _REMOVE = 'trap \'rm -rf "$1"\' EXIT; (shift; exec "$@")'
 class Attempt:
     """One attempt at a trial; display it to see its record.
 
-    Parameters
-    ----------
-    condition : str
-        Its label.
-    measurement : Measurement
-        The result of its protocol; without samples where it failed.
-    record : mapping
-        As a campaign stores it: rows, commands, verification, evidence, error.
-    logs : mapping of str to str
-        The output of everything that ran, by file name.
-    error : Exception, optional
-        Why it failed.
+    `record` is as a campaign stores it: rows, commands, verification, evidence, error. `logs` has
+    the output of everything that ran, by file name. `measurement` has no samples after an error.
     """
 
     condition: str
@@ -93,7 +83,7 @@ class Trial:
     turn : int
         The number of its block, for what alternates between blocks without being a factor.
     treatments : mapping of str to Treatment
-        The study's treatments, by the name of their factor or setting.
+        By the name of their factor or setting.
     """
 
     def __init__(
@@ -144,10 +134,6 @@ class Trial:
     def flag(self, *texts: str) -> None:
         """Flag the trial with reasons; it is kept."""
         self._flags += texts
-
-    def note(self, **details: Any) -> None:
-        """Keep JSON data with the trial, under ``details``."""
-        self._kept["details"] = self._kept.get("details", {}) | details
 
     def cpus(self, role: str) -> str:
         """Return the CPU list of a role at this trial's affinity; "all" is every CPU."""
@@ -212,15 +198,7 @@ class Trial:
     # Placing workloads.
 
     @contextmanager
-    def serve(
-        self,
-        workload: Workload,
-        placement: Placement,
-        *,
-        name: str = "server",
-        cpus: str | None = None,
-        at: str = "",
-    ) -> Iterator[Server]:
+    def serve(self, workload: Workload, placement: Placement, **options: str) -> Iterator[Server]:
         """Place a workload, ready and verified, for the duration of a ``with`` block.
 
         Parameters
@@ -228,23 +206,22 @@ class Trial:
         workload, placement : Workload, Placement
             What runs, and where.
         name : str
-            Unique among the placements of the trial. The columns of the placement at which a
-            client aims have no prefix; those of the others begin with their name.
-        cpus : str, optional
-            CPU list; that of the host's role when omitted.
-        at : str, optional
-            The role of another host than the placement's, such as ``peer`` (`Rig.peer`).
+            Unique among the placements of the trial, by default ``server``. The columns of the
+            placement at which a client aims have no prefix; those of others begin with their name.
+        cpus : str
+            CPU list; by default that of the host's role.
+        at : str
+            The role of another host than the placement's, such as ``peer``.
         """
-        with self._placement(workload, placement, name=name, cpus=cpus, at=at) as server:
-            self._keep(name, server)
+        with self._placement(workload, placement, **options) as server:
+            self._keep(options.get("name", "server"), server)
             yield server
 
     @contextmanager
     def serve_all(self, placements: Sequence[Mapping[str, Any]]) -> Iterator[list[Server]]:
-        """Place workloads at the same time; each of `placements` has the arguments of `serve`.
+        """Place workloads at the same time, each with the arguments of `serve`, ready and verified.
 
-        All are ready and verified when the block begins. `address` returns their addresses
-        before.
+        `address` returns their addresses before.
         """
         names = [arguments.get("name", "server") for arguments in placements]
         with at_once([self._placement(**arguments) for arguments in placements]) as servers:
@@ -266,7 +243,7 @@ class Trial:
         placement: Placement,
         *,
         name: str = "server",
-        cpus: str | None = None,
+        cpus: str = "",
         at: str = "",
     ) -> AbstractContextManager[Server]:
         """Count a placement, and return the context that makes it."""
@@ -309,10 +286,9 @@ class Trial:
     # Background jobs.
 
     def capture(self, expression: str = "udp") -> AbstractContextManager[background.Captured]:
-        """Capture packets at the switch, on the collector, during a ``with`` block.
+        """Capture the packets of a filter of tcpdump at the switch during a ``with`` block.
 
         Nothing is captured at the level "off" of the study's treatment `PacketCapture`.
-        `expression` is a filter of tcpdump.
         """
         if self._level(PacketCapture, "on") == "off":
             return nullcontext(background.Captured())
@@ -362,14 +338,7 @@ class Trial:
     # Measuring.
 
     def measure(self, client: Client, *, inside: Server | None = None) -> Measurement:
-        """Run a client as a detached job, and sleep until it has ended.
-
-        Parameters
-        ----------
-        client : Client
-            The load.
-        inside : Server, optional
-            The placement that it runs in, on its CPUs; the generator when omitted.
+        """Run a client inside a placement, or on the generator, and sleep until it has ended.
 
         Raises
         ------
@@ -383,15 +352,9 @@ class Trial:
     def measure_all(
         self, clients: Mapping[str, tuple[Client, Server | None]]
     ) -> dict[str, Measurement]:
-        """Run clients at the same time in one window, on one host.
+        """Run clients, each inside a placement or None, at the same time on one host.
 
-        Each runs inside a placement or, for None, on the generator. Rates per operation count the
-        messages of all clients.
-
-        Returns
-        -------
-        dict of str to Measurement
-            By the clients' names.
+        Rates per operation count the messages of all. Returned are measurements by the names.
         """
         for client, inside in clients.values():
             self._check_target(client, inside)
@@ -430,10 +393,9 @@ class Trial:
     def repeated(self, measure: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call a function that measures, again where the CPUs were disturbed meanwhile.
 
-        For a trial of several windows, which otherwise are all measured again for one of them
-        (`labkit.errors.CpusDisturbed`). The function starts what ends with a window, such as a
-        prepared client or a capture. The column ``windows_repeated`` counts in how many calls the
-        CPUs were disturbed.
+        For a trial of several windows, which otherwise are all measured again for one of them. The
+        function starts what ends with a window, such as a prepared client or a capture. The column
+        ``windows_repeated`` counts in how many calls the CPUs were disturbed.
         """
         count = self._repeated.setdefault("windows_repeated", 0.0)
         # CPUs that are held from sleeping are not moved together again, until the trial ends.

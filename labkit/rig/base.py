@@ -34,8 +34,8 @@ from labkit.runtimes import RUNTIMES
 from labkit.runtimes.docker import PREFIX
 from labkit.runtimes.jobs import withdraw
 
-#: CPUs of the two ends: the scheduler's choice, one each, or both on the server's CPU.
-AFFINITIES = ("free", "split", "same")
+#: CPUs of the two ends: the scheduler's choice, or one each.
+AFFINITIES = ("free", "split")
 
 #: The capability that a baseline level or a network requires; other networks: their name.
 _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
@@ -256,7 +256,7 @@ class Rig:
             )
         if affinity == "free":
             return self.cpu_map["all" if self.shared_kernel else f"all.{role}"]
-        return self.cpu_map["sut" if affinity == "same" else role]
+        return self.cpu_map[role]
 
     def cache_line(self) -> dict[str, float]:
         """Return the time of a cache line from the generator's CPU to the SUT's and back.

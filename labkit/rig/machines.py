@@ -217,10 +217,8 @@ def missing(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
 def _missing_apart(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
     """Return what generator and sut lack as two machines, or as one."""
     if seen["generator"].kernel[0] != seen["sut"].kernel[0]:
-        reasons = {"one-machine": "generator and sut have kernels of their own: no CPU is of both"}
-        if file.shared_machine:
-            reasons["separate-machines"] = "rig.toml says that the hosts are guests of one machine"
-        return reasons
+        why = "rig.toml says that the hosts are guests of one machine"
+        return {"separate-machines": why} if file.shared_machine else {}
     one_kernel = "generator and sut have one kernel (the same boot identifier)"
     reasons = dict.fromkeys(("separate-machines", "separate-cpu-time"), one_kernel)
     if cpu_set(file.hosts.sut.cpus) <= cpu_set(file.hosts.generator.cpus):

@@ -163,7 +163,7 @@ def missing(file: RigFile, boot_id: str = "b", **changes: Any) -> dict[str, str]
 
 def test_separate_machines_with_real_interfaces_lack_little(file: RigFile) -> None:
     absent = {f"network:{name}" for name in networks.NAMES}
-    assert set(missing(file)) - absent == {"clean-host", "collector", "one-machine", "peer"}
+    assert set(missing(file)) - absent == {"clean-host", "collector", "peer"}
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,6 @@ def test_clients_in_containers_need_a_peer(missing: dict[str, str]) -> None:
     assert both.feasibility(make_rig(targets={"peer": target()}), "both", {}) is None
 
 
-def test_ends_on_separate_machines_cannot_share_a_cpu() -> None:
-    rig = make_rig(missing={"one-machine": "they share no CPU"})
-    assert treatments.Pinning().feasibility(rig, "same", {"wait": "block"}) == "they share no CPU"
-    assert treatments.Pinning().feasibility(rig, "split", {"wait": "block"}) is None
-
-
 # Opening and closing.
 
 
