@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit import pcap
-from labkit.errors import ToolOutput
+from labkit.errors import ToolMissing, ToolOutput
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.tools import base, sfnt_pingpong, sockperf
@@ -43,8 +43,8 @@ class Exchange:
 
     def server(self) -> Workload:
         """Return the server to place."""
-        server: Workload = TOOLS[self.tool].server(self.wait, protocol=self.exchange)
-        return server
+        workload: Workload = TOOLS[self.tool].server(self.wait, protocol=self.exchange)
+        return workload
 
     def client(self, address: str) -> Client:
         """Return the client of a server at an address."""
@@ -121,5 +121,15 @@ def first_built(tool: str) -> str:
 
 
 def lacking(tool: str, targets: Mapping[str, Target]) -> dict[str, str]:
-    """Return where on a rig a tool is missing that no distribution packages, with the reason."""
-    return sfnt_pingpong.lacking(targets) if tool == sfnt_pingpong.TOOL else {}
+    """Return where on a rig an unpackaged tool is missing, and why: a host, or the image."""
+    reasons: dict[str, str] = {}
+    if tool not in base.UNPACKAGED:
+        return reasons
+    for role in sorted(targets.keys() & {"generator", "clean", "sut"}):
+        try:
+            TOOLS[tool].probe(targets[role].host)
+        except ToolMissing as error:
+            reasons[role] = f"{error.what} ({error.where}): {error.remedy}"
+    if not base.is_built(tool):
+        reasons["image"] = f"{tool} is not in the image apps: put it into containers/apps/local"
+    return reasons

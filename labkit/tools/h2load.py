@@ -105,11 +105,9 @@ def parse(
 
 
 def _requests(printed: str, text: str) -> tuple[Column, Column, Column, int]:
-    """Return beginnings (us), statuses and durations (us), and how many requests have no line."""
     if not text or "starting benchmark" not in printed:
         raise ValueError("it logged no request, or did not start")
-    columns = rows(text, ("start", "status", "took"), "\t").values()
-    start, status, took = (values for values in columns)
+    start, status, took = rows(text, ("start", "status", "took"), "\t").values()
     counts = _DONE.search(printed)
     done, errored, late = map(int, counts.groups()) if counts else (len(status), 0, 0)
     if done != len(status):

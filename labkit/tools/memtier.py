@@ -94,7 +94,6 @@ def parse(
 
 
 def _latencies(kind: dict[str, Any]) -> dict[str, float]:
-    """Return the statistics of one kind of operations in ms, which must be in their order."""
     printed = kind["Percentile Latencies"]
     quantiles = {name: printed[key] for name, key in _QUANTILES.items() if key in printed}
     ordered = {"min": kind["Min Latency"], **quantiles, "max": kind["Max Latency"]}

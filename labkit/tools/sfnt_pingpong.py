@@ -7,13 +7,10 @@ no client reaches it behind a published port.
 """
 
 import re
-from collections.abc import Mapping
 from functools import partial
 
-from labkit.errors import ToolMissing
-from labkit.hosts.target import Target
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, is_built, prober, wrapped
+from labkit.tools.base import Client, Measurement, prober, wrapped
 from labkit.tools.parsing import flag, reading, rows
 
 TOOL, PORT = "sfnt-pingpong", 2048
@@ -26,19 +23,6 @@ WAITS = tuple(_WAITS)
 WARMUP = 10_000
 
 probe = prober(r"version: (\S+)", TOOL, "--version")
-
-
-def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
-    """Return where on a rig the tool is missing, with the reason: on a host, or in the image."""
-    reasons = {}
-    for role in sorted(targets.keys() & {"generator", "clean", "sut"}):
-        try:
-            probe(targets[role].host)
-        except ToolMissing as error:
-            reasons[role] = f"{error.what} ({error.where}): {error.remedy}"
-    if not is_built(TOOL):
-        reasons["image"] = f"{TOOL} is not in the image apps: put it into containers/apps/local"
-    return reasons
 
 
 def server(wait: str, *, protocol: str = "udp") -> Workload:

@@ -17,8 +17,8 @@ from labkit.tools.parsing import flag, json_in, reading, rows
 PORT = 9090
 #: Calls that take longer are counted as slow: the smallest quota that the kernel accepts.
 SLOW_NS = 1_000_000
-#: A client that was ready and had no CPU for a larger share of the time than this is flagged, not
-#: counting the ns that getting a CPU takes at each wake-up.
+#: A client that was ready and had no CPU for a larger share of the time is flagged, not counting
+#: the ns that getting a CPU takes at each wake-up.
 MOST_DELAY, WAKING_NS = 1e-3, 1_000
 #: Calls before the sample, which fill caches and grow the connection's windows.
 WARMUP = 500
