@@ -63,12 +63,6 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     """Return every application by its name, those of some families with other tools.
 
     A tool of `TOOLS` by family, or several, as in ``"wrk2 or h2load"``: the first that images have.
-
-    Examples
-    --------
-    >>> from labkit.tools import with_tools
-    >>> with_tools({"nginx": "wrk2"})["nginx 1 KB"].tool, with_tools({})["nginx 1 KB"].tool
-    ('wrk2', 'h2load')
     """
     for family in tools:
         one_of("family with several tools", family, tuple(TOOLS))

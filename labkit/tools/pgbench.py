@@ -26,9 +26,8 @@ from labkit.tools.parsing import flag, latency, reading, rows, scheduled, shortf
 TOOL, PORT = "pgbench", 5432
 #: Where the image has the database, and where the server runs on a copy of it.
 SEED, DIRECTORY = "/srv/labkit/postgresql", "/var/lib/labkit/postgresql"
-#: Seconds before the measured time, in which the connections are opened and each has its first
-#: transaction, which fills the caches of its process; and for opening the connections, which
-#: pgbench counts as part of its time.
+#: Seconds before the measured time, in which each connection has its first transaction, which fills
+#: the caches of its process; and for opening the connections, a part of pgbench's time.
 WARMUP, OPENING = 1, 0.5
 #: By how many standard deviations the number of transactions may fall below the mean by chance.
 CHANCE = 3.0

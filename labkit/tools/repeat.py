@@ -16,9 +16,8 @@ from labkit.errors import ToolOutput
 from labkit.tools.base import Client, Measurement, python
 from labkit.tools.parsing import reading
 
-#: An iteration counts where the neighbour ran for this share of its time. The rest allows for the
-#: containers' commands, which start some 50 ms apart, and for the start of a process between two
-#: iterations of the neighbour.
+#: An iteration counts where the neighbour ran for this share of its time. Commands of containers
+#: start some 50 ms apart, and between two iterations of the neighbour a process starts.
 MIN_OVERLAP = 0.9
 
 

@@ -29,14 +29,10 @@ def main(options: str, *command: str) -> int:
     own = None if log == "-" else Path(log).parent
     with tempfile.TemporaryDirectory(prefix="labkit-", dir=own) as folder:
         if first:
-            before = subprocess.run(
-                first, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=10
-            )
-            print(
-                "".join(f"once: {line}\n" for line in before.stdout.splitlines()),
-                end="",
-                flush=True,
-            )
+            before = subprocess.run(first, cwd=folder, capture_output=True, text=True, timeout=10)
+            for line in before.stdout.splitlines():
+                print("once:", line)
+            sys.stdout.flush()
         used, began = cpu_s(), time.monotonic_ns()
         status = subprocess.run(command, cwd=folder).returncode
         spent = {"elapsed_ns": time.monotonic_ns() - began, "cpu_ns": round((cpu_s() - used) * 1e9)}
