@@ -142,6 +142,10 @@ class RigInUse(RigError):
     """Another process uses this machine's rig."""
 
 
+class DryRun(LabkitError):
+    """A plan was shown on a dry rig, and nothing is measured."""
+
+
 class FenceError(LabkitError):
     """Load was to be sent to an address that does not belong to the rig."""
 

@@ -16,7 +16,7 @@ import yaml
 
 from labkit import notebooks, status
 from labkit.data import load
-from labkit.errors import LabkitError, Rebooted, RigInUse, TimeOver, UsageError, suggestion
+from labkit.errors import DryRun, LabkitError, Rebooted, RigInUse, TimeOver, UsageError, suggestion
 from labkit.paths import project
 from labkit.process import TERMINAL
 
@@ -133,6 +133,9 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
         try:
             notebooks.execute(run.notebook, output, given, timeout=_LONGEST, cwd=project())
             break
+        except DryRun as plan:
+            say(plan.what)
+            return output
         except RigInUse:
             if not wait:
                 raise

@@ -24,7 +24,7 @@ from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Attempt, Trial
 from labkit.data import refuse_unknown
 from labkit.design import Condition, call, level_label
-from labkit.errors import UsageError
+from labkit.errors import DryRun, UsageError
 from labkit.notebooks import check_parameters
 from labkit.paths import project
 from labkit.placement import Placement
@@ -352,7 +352,11 @@ class Plan:
             The newest campaign there has another plan, and `new` is false.
         UsageError
             Another process, here or on another machine, measures that campaign.
+        DryRun
+            The rig is a dry one.
         """
+        if self.rig.kind == "dry":
+            raise DryRun(str(self), why="a dry rig shows plans and runs nothing")
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
         with store.locked():
             Runner(self, store, only, 60 * minutes).run()

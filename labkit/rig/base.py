@@ -7,7 +7,7 @@ import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +37,8 @@ from labkit.runtimes.jobs import withdraw
 #: CPUs of the two ends: the scheduler's choice, or one each.
 AFFINITIES = ("free", "split")
 
+#: Why nothing runs on a dry rig.
+NOT_DRY = "a dry rig shows plans and runs nothing; open another one, such as virtual"
 #: The capability that a baseline level or a network requires; other networks: their name.
 _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
 _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
@@ -73,8 +75,8 @@ def kind_of(spec: str) -> Kind:
     if name not in KINDS:
         raise UsageError(
             f"no rig called {spec!r}",
-            remedy=f"{suggestion(spec, ('auto', 'virtual'))}; virtual:1gbit (any rate), or the "
-            "path of a rig.toml",
+            remedy=f"{suggestion(spec, ('auto', 'virtual', 'dry'))}; virtual:1gbit (any rate), or "
+            "the path of a rig.toml",
         )
     return KINDS[name]
 
@@ -164,8 +166,8 @@ class Rig:
         Parameters
         ----------
         spec : str or Path
-            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"auto"`` (the rig of this machine), or
-            the path of an inventory (``rig.toml``).
+            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"auto"`` (the rig of this machine), the
+            path of an inventory (``rig.toml``), or ``"dry"``, which only shows plans.
         networks : sequence of str
             Networks between containers, of ``labkit.placement.NETWORKS``; ``nat`` is for engines
             that publish no ports.
@@ -201,7 +203,7 @@ class Rig:
         try:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
-                lock.locked(patience),
+                lock.locked(patience) if name != "dry" else nullcontext(),
                 kind.opened(name, added, say) as rig,
             ):
                 yield rig
@@ -214,7 +216,7 @@ class Rig:
         A clean baseline goes to a host without an engine. `at` is the role of another host, such
         as ``peer``; a clean baseline goes to ``clean-peer`` then, where the rig has it.
         """
-        reason = self.infeasible(placement)
+        reason = self.infeasible(placement) or (NOT_DRY if self.kind == "dry" else None)
         clean = placement.baseline_level == "clean"
         role = at or ("clean" if clean else "sut")
         if clean and at == "peer" and "clean-peer" in self.targets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -74,10 +74,7 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
     """Make the rig for the duration of a ``with`` block."""
     for line in teardown.clean():
         say(f"removed {line}")
-    local, roles = LocalHost(), list(netns.PORTS)
-    roles += [PEER] if added.peer else []
-    roles += [CLEAN_PEER] if added.clean_peer else []
-    roles += [COLLECTOR] if added.collector else []
+    local, roles = LocalHost(), roles_with(added)
     with ExitStack() as stack:
         stack.callback(teardown.clean)
         _raise_limits(local)
@@ -98,6 +95,21 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
         targets = _targets(hosts, built, storages, added)
         targets["sut"] = layers.with_layers(targets["sut"], added.layers, say)
         yield _rig(spec, targets, reasons, added)
+
+
+def roles_with(added: Additions) -> list[str]:
+    """Return the roles of a virtual rig with what a study adds."""
+    wanted = {PEER: added.peer, CLEAN_PEER: added.clean_peer, COLLECTOR: added.collector}
+    return [*netns.PORTS, *(role for role, asked in wanted.items() if asked)]
+
+
+def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
+    """Return a CPU map with the roles that a study adds.
+
+    Workloads of the peers share the generator's CPU, and captures the harness's.
+    """
+    ends = {PEER: "generator", CLEAN_PEER: "generator", COLLECTOR: "harness"}
+    return {**cpus, **{role: cpus[end] for role, end in ends.items() if role in roles}}
 
 
 def _targets(
@@ -156,9 +168,7 @@ def _rig(
     """Return the rig, with the networks that were asked for and that it can have."""
     hosts = {role: target.host for role, target in targets.items()}
     cpus, rate = cpu_map(), _rate(spec)
-    # Workloads of the peers share the generator's CPU, and captures the harness's.
-    ends = {PEER: "generator", CLEAN_PEER: "generator", COLLECTOR: "harness"}
-    cpus |= {role: cpus[end] for role, end in ends.items() if role in hosts}
+    cpus = with_added(cpus, hosts)
     interfaces = {role: tuple(port.interface for port in netns.ALL[role]) for role in hosts}
     missing = {**reasons, **_missing(cpus, hosts["sut"])}
     wanted = [networks.VIRTUAL[n] for n in added.networks if f"network:{n}" not in missing]
