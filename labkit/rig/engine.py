@@ -24,7 +24,6 @@ STORAGES = KEEP / "storage"
 LAYER2 = Network(
     "bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", "labkit-layer2", "labbr0", "lab1"
 )
-NETWORK = LAYER2.engine
 #: Options of a daemon that touches neither firewall nor interfaces.
 WITHOUT_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
 #: The engines' own addresses, since Docker's defaults are private networks that the machine may be
@@ -44,8 +43,9 @@ SOCKET, PEER_SOCKET = socket_of("docker"), socket_of(netns.PEER)
 def start_engine(local: LocalHost) -> None:
     """Start the engine of the system under test, with its layer-2 network."""
     start_daemon(local, "docker", *_POOLS)
-    options = ("--subnet", LAYER2.subnet, "--gateway", LAYER2.gateway)
-    create_network(local, SOCKET, NETWORK, LAYER2.bridge, *options)
+    options = (*bridge_options(LAYER2.bridge), "--subnet", LAYER2.subnet)
+    create = ("docker", "network", "create", *options, "--gateway", LAYER2.gateway, LAYER2.engine)
+    local.run(*create, env={"DOCKER_HOST": SOCKET})
     port = ("link", "set", LAYER2.port, "master", LAYER2.bridge)
     local.run("ip", "-n", netns.PREFIX + "sut", *port)
 
@@ -131,12 +131,6 @@ def remove_containers(
     for container in containers:
         host.run("docker", "rm", "--force", "--volumes", container, env=env, check=check)
     return containers
-
-
-def create_network(host: Host, socket: str, network: str, bridge: str, *options: str) -> None:
-    """Create a network for layer-2 placements: a bridge without address translation."""
-    argv = ("docker", "network", "create", *bridge_options(bridge), *options, network)
-    host.run(*argv, env={"DOCKER_HOST": socket})
 
 
 def bridge_options(bridge: str) -> tuple[str, ...]:

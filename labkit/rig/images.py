@@ -78,14 +78,11 @@ def ensure_image(host: Host, socket: str, folder: Path, store: str, parent: str)
 
 # The directory gets its name last, so that an unfinished one is never used.
 _UNPACK = """
-rm -rf "$1" "$1.new"
-mkdir -p "$1.new/rootfs"
+rm -rf "$1" "$1.new" && mkdir -p "$1.new/rootfs"
 id=$(docker create --label labkit=image "$2" true)
-trap 'docker rm "$id" >/dev/null' EXIT
-docker export "$id" | tar -x -C "$1.new/rootfs"
+docker export "$id" | tar -x -C "$1.new/rootfs" && docker rm "$id" >/dev/null
 printf %s "$3" >"$1.new/image.json"
-sync -f "$1.new"
-mv "$1.new" "$1"
+sync -f "$1.new" && mv "$1.new" "$1"
 """
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from labkit.errors import HostUnreachable, LabkitError, RigError, UsageError, suggestion
-from labkit.hosts import Host, LocalHost, SshHost, restore, script, stop_labelled
+from labkit.hosts import Host, LocalHost, SshHost, restore, stop_labelled
 from labkit.hosts.target import Target
 from labkit.paths import project
 from labkit.placement import cpu_set
@@ -33,17 +33,12 @@ from labkit.runtimes.jobs import withdraw
 
 T = TypeVar("T")
 PEER, COLLECTOR = "peer", "collector"
+#: The parent of control groups, but for an engine on systemd.
+GROUP = "/labkit-host"
 #: Seconds after a boot for which a host may not yet be as its table says, and between two looks.
 _BOOTING, _PAUSE = 120.0, 5.0
 #: Seconds between two messages that a host does not answer.
 _SAY_SECONDS = 60.0
-
-# Removes the parent of control groups, and the groups below it, if empty; systemd removes its own.
-REMOVE_PARENT = """
-for group in /sys/fs/cgroup/labkit-host /sys/fs/cgroup/*/labkit-host; do
-    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
-done
-"""
 
 
 @contextmanager
@@ -95,7 +90,8 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
     """Remove what campaigns left on a host, by their label; return what it was."""
     machine = file.machines[role]
     removed = [f"process {line}" for line in stop_labelled(host, "trial-")]
-    if host.run("id", "-u").stdout.strip() == "0":
+    is_root = host.run("id", "-u").stdout.strip() == "0"
+    if is_root:
         # Only settings of trials: others in the same journal belong to another rig.
         removed += [str(outcome) for outcome in restore(host, label="trial-")]
         if machine.socket:
@@ -109,7 +105,8 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
         storage.clear(host, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", jobs)
     images.forget_logs(host, f"{machine.scratch}/images")
-    host.run(*script(REMOVE_PARENT))
+    if is_root:
+        host.call("remove_group", group=GROUP)
     return removed
 
 
@@ -119,7 +116,7 @@ def cgroup_parent(facts: Mapping[str, Any]) -> str:
     Not that of the virtual rig, which kills everything in its group when it is taken down.
     """
     driver = (facts["stable"]["engine"] or {}).get("CgroupDriver")
-    return "labkit.slice" if driver == "systemd" else "/labkit-host"
+    return "labkit.slice" if driver == "systemd" else GROUP
 
 
 def cpu_map(

@@ -128,14 +128,6 @@ def test_the_counter_sees_a_lab_packet_and_only_that(
     assert counter.counts == {"one": frames, "two": frames}
 
 
-def test_the_counter_sees_address_resolution_in_the_lab(namespace: str) -> None:
-    enter = ["nsenter", f"--net=/run/netns/{namespace}"]
-    with counting(namespace) as counter:
-        argv = [*enter, sys.executable, "-c", SEND, "198.18.77.1", "198.18.77.3"]
-        subprocess.run(argv, check=True)
-    assert counter.counts["one"] > 0
-
-
 def test_no_lab_packet_is_on_a_real_interface(
     lab: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]]
 ) -> None:

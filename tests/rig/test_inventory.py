@@ -103,7 +103,7 @@ def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
     levels = {"placement": bare("rules"), "affinity": "free", "wait": "block"}
     treated = {"affinity": treatments.Pinning()}
     trial = Trial(separate, levels, "trial-0-apart", treatments=treated)
-    assert ping(trial).messages > 0
+    assert ping(trial, bare("rules"), "block").messages > 0
     assert "server_switches" in trial.record["mechanisms"]
 
 
@@ -114,7 +114,7 @@ def test_a_placement_that_is_not_its_label_is_caught(rig: Rig, monkeypatch) -> N
     levels = {"placement": docker("bridge"), "affinity": "split", "wait": "block"}
     trial = Trial(rig, levels, "trial-0-lie")
     with pytest.raises(ManipulationError, match="network: the host's"):
-        ping(trial)
+        ping(trial, docker("bridge"), "block")
 
 
 def test_an_image_is_built_over_ssh(rig: Rig, tmp_path: Path) -> None:

@@ -106,39 +106,22 @@ def test_the_peer_may_be_the_generators_machine(tmp_path: Path) -> None:
 
 MISTAKES = [
     ('name = "pair"', "name = 3", "name: Input should be a valid string"),
-    ('name = "pair"', 'shared_machine = "yes"', "shared_machine: Input should be a valid boolean"),
-    ('name = "pair"', 'colour = "red"', "colour: Extra inputs are not permitted"),
     ("[hosts.generator]", "[hosts.clean]", "hosts.generator: Field required"),
-    ("[hosts.sut]", "[hosts.server]", "hosts.server: Extra inputs are not permitted"),
-    ('ssh = "gen.example"\n', "", "hosts.generator.ssh: Field required"),
     ('ssh = "gen.example"', 'ssh = "-oProxyCommand=x"', "hosts.generator.ssh: String should match"),
-    ("port = 2222", "port = 70000", "hosts.sut.port: Input should be less than 65536"),
     ("sudo = true", "gateway = 'nc'", "hosts.sut.gateway: Extra inputs are not permitted"),
     ("keys/user", "~nobody-of-this-name/key", "hosts.generator.key: Value error"),
-    ('["198.18.0.3"]', '"198.18.0.3"', "hosts.sut.addresses: Input should be a valid list"),
-    ('["198.18.0.3"]', "[]", "hosts.sut.addresses: List should have at least 1"),
-    ('["198.18.0.3"]', '["sut"]', "hosts.sut.addresses.0: Value error, 'sut' does not"),
     ('["198.18.0.3"]', '["127.0.0.1"]', "hosts.sut.addresses.0: Value error, no other host"),
     ('["198.18.0.3"]', '["198.18.0.2"]', "198.18.0.2 is also in hosts.generator.addresses"),
-    ('["eth1"]\ncpus = "2-3"', '["eth/1"]\ncpus = "2-3"', "hosts.sut.interfaces.0: String"),
     ('cpus = "2-3"', 'cpus = "all"', "hosts.sut.cpus: Value error, invalid CPU list: 'all'"),
-    ('cpus = "2-3"', 'cpus = "3-2"', "hosts.sut.cpus: Value error, invalid CPU list: '3-2'"),
     ('cpus = "2-3"', 'cpus = "2-3"\nscratch = "/a/../b"', "hosts.sut.scratch: String should"),
     ('cpus = "2-3"', 'cpus = "2-3"\nengine = "none"', "a bridge for containers needs an engine"),
-    ('cpus = "2-3"', 'cpus = "2-3"\nengine = "tcp://x"', "hosts.sut.engine"),
-    ('cpus = "2"', 'cpus = "2"\nengine = "none"', "hosts.generator.engine: Extra inputs"),
-    ('cpus = "2"', 'cpus = "2"\nmirrors = ["sut"]', "hosts.generator.mirrors: Extra inputs"),
     ('bridge_port = "eth2"\n', "", "bridge_port and bridge_address need each other"),
     ('"198.18.1.10/24"', '"198.18.1.0/24"', "hosts.sut.bridge_address: Value error, not the"),
     ('"198.18.1.10/24"', '"198.18.7.10/24"', "layer 2 has no router"),
     ('"198.18.1.10/24"', '"198.18.1.2/24"', "198.18.1.2 is also in hosts.sut.bridge_address"),
     ('bridge_port = "eth2"', 'bridge_port = "eth1"', "eth1 is the host's own interface"),
     ('["sut", "generator"]', '["clean"]', "hosts.collector.mirrors.0: Input should be 'generator'"),
-    ("[networks]", "networks = 3\n[networks2]", "networks2: Extra inputs"),
-    ("nat =", "tunnel =", "networks.tunnel: Extra inputs are not permitted"),
-    ('"198.18.4.10/24"', '"2001:db8::10/64"', "networks.nat: Input is not a valid IPv4 interface"),
     ('"198.18.4.10/24"', '"198.18.4.3/24"', "networks.nat: it needs 96 addresses"),
-    ('"198.18.4.10/24"', '"198.18.4.100/24"', "networks.nat: it needs 96 addresses"),
     ('"198.18.4.10/24"', '"198.18.1.20/24"', "networks.nat: a host or another network is in"),
     ('"198.18.0.32/24"', '"198.18.9.32/24"', "networks.macvlan: it is not in a subnet of the gen"),
     ('["198.18.0.5"]', '["198.18.0.50"]', "networks.macvlan: a host has one of its addresses"),
@@ -172,9 +155,3 @@ def test_a_file_that_cannot_be_read_says_what_to_copy(tmp_path: Path, text: str 
     with pytest.raises(UsageError, match="cannot be read") as caught:
         read(path)
     assert caught.value.where == str(path) and rigfile.EXAMPLE in caught.value.remedy
-
-
-@pytest.mark.parametrize("text", ["hosts = 3", "[hosts]\nsut = 3\ngenerator = 4", ""])
-def test_a_file_without_hosts_is_an_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match=r"rig\.toml: hosts"):
-        read(write(tmp_path, text))
