@@ -35,11 +35,29 @@ class Places:
                 raise ValueError(f"{number} does not end")
 
 
-def test_all_stand_in_order_and_all_are_left() -> None:
-    places = Places()
-    with at_once([places.place(number) for number in range(20)]) as entered:
+@pytest.mark.parametrize(
+    ("failing", "fails", "said"),
+    [
+        (None, "", ""),
+        (7, "in", "7 does not start"),
+        (0, "out", "0 does not end"),
+        (None, "block", "in the block"),
+    ],
+)
+def test_all_stand_in_order_or_none_is_left(failing: int | None, fails: str, said: str) -> None:
+    places, began = Places(), []
+    contexts = [places.place(number, fails if number == failing else "") for number in range(20)]
+    with (
+        pytest.raises(ValueError, match=said) if said else nullcontext(),
+        at_once(contexts) as entered,
+    ):
         assert entered == list(range(20)) and places.standing == set(range(20))
-    assert not places.standing
+        began.append(True)
+        if fails == "block":
+            raise ValueError("in the block")
+    assert not places.standing and bool(began) == (fails != "in")
+    if fails != "in":
+        assert places.left == set(range(20))
 
 
 def test_they_are_entered_at_the_same_time() -> None:
@@ -53,32 +71,6 @@ def test_they_are_entered_at_the_same_time() -> None:
 
     with at_once([meeting() for _ in range(AT_ONCE)]):
         pass
-
-
-def test_one_that_does_not_start_takes_the_others_down() -> None:
-    places = Places()
-    wanted = [places.place(number, "in" if number == 7 else "") for number in range(20)]
-    with pytest.raises(ValueError, match="7 does not start"), at_once(wanted):
-        raise AssertionError("the block is not to begin")
-    assert not places.standing
-
-
-def test_one_that_does_not_end_keeps_no_other_from_it() -> None:
-    places = Places()
-    wanted = [places.place(number, "out" if number == 0 else "") for number in range(20)]
-    with pytest.raises(ValueError, match="0 does not end"), at_once(wanted):
-        pass
-    assert not places.standing and places.left == set(range(20))
-
-
-def test_an_error_of_the_block_leaves_all() -> None:
-    places = Places()
-    with (
-        pytest.raises(KeyError, match="block"),
-        at_once([places.place(number) for number in range(5)]),
-    ):
-        raise KeyError("block")
-    assert not places.standing and places.left == set(range(5))
 
 
 def test_a_long_argument_is_recorded_by_its_digest() -> None:
