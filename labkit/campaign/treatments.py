@@ -39,18 +39,26 @@ Counters = Mapping[str, float]
 
 
 class Treatment:
-    """The base of treatments, without any effect; its arguments are levels, or lists of them."""
+    """The base of treatments, without any effect; its arguments are levels, or lists of them.
+
+    A treatment's options are attributes of its class.
+    """
 
     #: All levels; None where any value is one.
     known: ClassVar[Collection[Any] | None] = None
 
-    def __init__(self, *levels: Any) -> None:
+    def __init__(self, *levels: Any, **options: Any) -> None:
         lists = [one if isinstance(one, list | tuple) else [one] for one in levels]
         self.levels: list[Any] = [level for one in lists for level in one]
+        name = type(self).__name__
         for level in self.levels:
             if self.known is not None and level not in self.known:
                 remedy = suggestion(level, self.known)
-                raise UsageError(f"{type(self).__name__} has no level {level!r}", remedy=remedy)
+                raise UsageError(f"{name} has no level {level!r}", remedy=remedy)
+        for option, value in options.items():
+            if not hasattr(self, option):
+                raise UsageError(f"{name} has no option {option!r}")
+            setattr(self, option, value)
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments of `Rig.open` for some levels: peer, collector, layers."""
@@ -117,14 +125,10 @@ class ColdCache(_Needs):
 
 
 class ContainerStorage(Treatment):
-    """The storage of Docker containers, a level of `labkit.placement.STORAGES`.
+    """The storage of Docker containers, a level of `labkit.placement.STORAGES`."""
 
-    `images` are those of their containers.
-    """
-
-    def __init__(self, *levels: Any, images: Sequence[LayeredImage] = ()) -> None:
-        super().__init__(*levels)
-        self.images = images
+    #: Those of its containers.
+    images: Sequence[LayeredImage] = ()
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
         return {"layers": self.images}
@@ -134,19 +138,14 @@ class ContainerStorage(Treatment):
 
 
 class PacketCapture(Treatment):
-    """Capturing traffic at the switch (`Trial.capture`), "on" or "off".
-
-    `of` are the roles whose ports are mirrored to the collector.
-    """
+    """Capturing traffic at the switch (`Trial.capture`), "on" or "off"."""
 
     known = ("off", "on")
-
-    def __init__(self, *levels: Any, of: Sequence[str] = ("sut", "clean")) -> None:
-        super().__init__(*levels)
-        self.of = tuple(of)
+    #: The roles whose ports are mirrored to the collector.
+    of: Sequence[str] = ("sut", "clean")
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
-        return {"collector": self.of} if "on" in levels else {}
+        return {"collector": tuple(self.of)} if "on" in levels else {}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         if level != "on" or "collector" in rig.targets:
@@ -155,17 +154,13 @@ class PacketCapture(Treatment):
 
 
 class SecondHost(Treatment):
-    """Placements on a second host with an engine, ``peer``, at the level `at`.
+    """Placements on a second host with an engine, ``peer``, at the level `at`."""
 
-    `images` are names of ``containers/`` for its engine; with `spread` the condition's placement is
-    then on both hosts.
-    """
-
-    def __init__(
-        self, *levels: Any, at: Any, images: Sequence[str] = (), spread: bool = False
-    ) -> None:
-        super().__init__(*levels)
-        self.at, self.images, self.spread = at, images, spread
+    at: Any = None
+    #: Names of ``containers/`` for its engine.
+    images: Sequence[str] = ()
+    #: Whether the condition's placement is then on both hosts.
+    spread = False
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
         return {"peer": self.images, "clean_peer": self.spread} if self.at in levels else {}
@@ -205,12 +200,9 @@ class SharedCache(Treatment):
     known = (AS_FOUND, "kept")
     #: Seconds for which a window waits: at most, and at least after ever more waits in vain.
     MOST, LEAST = 120.0, 2.0
-
-    def __init__(self, *levels: Any) -> None:
-        super().__init__(*levels)
-        self._patience = self.MOST
-        #: Whether they shared it when the last window began.
-        self._shared = True
+    _patience = MOST
+    #: Whether they shared it when the last window began.
+    _shared = True
 
     def ready(self, rig: Rig, level: Any) -> None:
         if level != "kept":
@@ -243,11 +235,8 @@ class CpuSpeed(Treatment):
 
     known = (AS_FOUND, "kept")
     REPETITIONS = 2
-
-    def __init__(self, *levels: Any) -> None:
-        super().__init__(*levels)
-        #: The shortest time so far in the campaign, and the slow attempts in a row.
-        self.least_ns, self._slow = math.inf, 0
+    #: The shortest time so far in the campaign, and the slow attempts in a row.
+    least_ns, _slow = math.inf, 0
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         self.least_ns = min(self.least_ns, counters.get("reference_ns", math.inf))
@@ -276,10 +265,8 @@ class IdlePolicy(Treatment):
 
     known = (AS_FOUND, "held")
 
-    def __init__(self, *levels: Any) -> None:
-        super().__init__(*levels)
-        #: The settings of every machine that is still to be held, by its role.
-        self._machines: dict[str, Settings] = {}
+    #: Role and settings of every machine that is still to be held.
+    _machines: tuple[tuple[str, Settings], ...] = ()
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         for role in _machines(rig, level):
@@ -290,14 +277,15 @@ class IdlePolicy(Treatment):
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
         with ExitStack() as stack:
-            for role in _machines(rig, level):
-                self._machines[role] = stack.enter_context(Settings(rig.hosts[role], label))
-            stack.callback(self._machines.clear)
+            roles = _machines(rig, level)
+            entered = [stack.enter_context(Settings(rig.hosts[role], label)) for role in roles]
+            self._machines = tuple(zip(roles, entered, strict=True))
+            stack.callback(setattr, self, "_machines", ())
             yield
 
     def begin(self, rig: Rig, level: Any) -> None:
-        while self._machines:
-            role, settings = self._machines.popitem()
+        machines, self._machines = self._machines, ()
+        for role, settings in machines:
             _require(settings.hold_idle(), settings, role, 'the idle policy "held"')
 
     def check(self, level: Any, counters: Counters) -> list[str]:
@@ -495,10 +483,8 @@ class ReceivingCpu(PacketSteering):
 
     known = (AS_FOUND, "own")
 
-    def __init__(self, *levels: Any) -> None:
-        super().__init__(*levels)
-        #: Whether packets are moved in this trial.
-        self._moves = False
+    #: Whether packets are moved in this trial.
+    _moves = False
 
     def ends(self, rig: Rig, level: Any) -> Sequence[str]:
         one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
