@@ -77,7 +77,7 @@ class Seen:
 
     role: str
     machine: Machine | None
-    #: Of `labkit.rig.probe`, and of `collect_facts`.
+    #: Of `labkit.hosts.agent.probe`, and of `collect_facts`.
     answers: Mapping[str, Any]
     facts: Mapping[str, Any]
     #: Engines and networks that it cannot have, as capabilities with the reason.

@@ -13,7 +13,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -226,11 +226,9 @@ def pids(names: Sequence[str]) -> set[int]:
     inodes = {Path("/run/netns", name).stat().st_ino for name in names}
     members = set()
     for process in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             if (process / "ns" / "net").stat().st_ino in inodes:
                 members.add(int(process.name))
-        except OSError:
-            continue
     return members
 
 

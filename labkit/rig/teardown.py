@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,8 +40,10 @@ def clean() -> list[str]:
     # An engine ends its own; an SSH server loses its label, and is found in its namespace.
     for label, grace in (("trial-", 2.0), (engine.LABEL, 10.0), (netns.PREFIX, 0.0)):
         removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
-    removed += [f"process {pid} of a host" for pid in sorted(kill(_in_namespaces))]
-    removed += [f"mount {point}" for point in unmount()]
+    removed += [f"process {pid} of a host" for pid in _kill_hosts()]
+    for point in mounted():  # what a killed daemon left
+        local.run("umount", "--lazy", point)
+        removed.append(f"mount {point}")
     storage.clear(local, str(engine.STORAGES))
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
@@ -76,17 +78,15 @@ def _restore_settings(local: LocalHost) -> list[str]:
     return [f"setting {outcome}" for outcome in outcomes]
 
 
-def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> set[int]:
-    """Kill the processes that `find` returns until there are none: they may leave children."""
+def _kill_hosts() -> list[int]:
+    """Kill the processes in the lab's namespaces until there are none: they may leave children."""
     killed: set[int] = set()
-    deadline = time.monotonic() + seconds
-    while pids := find() - {os.getpid()}:
+    deadline = time.monotonic() + 10.0
+    while pids := netns.pids(netns.existing()) - {os.getpid()}:
         killed |= pids
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         if time.monotonic() > deadline:
             raise RigError(
                 f"processes of the rig do not end: {sorted(pids)}",
@@ -94,11 +94,7 @@ def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> set[int]:
                 remedy="labkit clean, once more",
             )
         time.sleep(0.02)
-    return killed
-
-
-def _in_namespaces() -> set[int]:
-    return netns.pids(netns.existing())
+    return sorted(killed)
 
 
 def group_roots() -> list[Path]:
@@ -112,11 +108,3 @@ def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
     points = [partition.mountpoint for partition in psutil.disk_partitions(all=True)]
     folders = tuple(f"{path}/" for path in below)
     return sorted((p for p in points if p in below or p.startswith(folders)), reverse=True)
-
-
-def unmount(below: tuple[str, ...] = _MOUNTS) -> list[str]:
-    """Unmount what a killed daemon left, and return the mount points."""
-    points = mounted(below)
-    for point in points:
-        LocalHost().run("umount", "--lazy", point)
-    return points
