@@ -92,13 +92,9 @@ LAB = {"ifname": "eth1", "addr_info": [{"local": "198.18.0.3"}]}
         ({"python": "3.8.10"}, "python3", "3.9 or later", "apt-get install python3"),
         ({"user": 1000}, "root", "need root", "sudo = true"),
         ({"absent": ["sockperf"]}, "programs", "sockperf", "--no-install-recommends sockperf"),
-        ({"scratch": False}, "scratch", "not writable", "scratch"),
-        ({"online": "0-1"}, "CPUs", "no CPU 2-3", "cpus"),
         ({"controllers": ["cpu"]}, "control groups", "no controller cpuset", "mount"),
-        ({"links": [PORT]}, "interfaces", "no interface eth1", "interfaces"),
         ({"links": [{"ifname": "eth1"}, PORT]}, "addresses", "198.18.0.3 is not on", "ip addr add"),
         ({"routes": {"198.18.0.2": []}}, "routes", "by no interface", "ip route add 198.18.0.2"),
-        ({"routes": {"198.18.0.2": [{"dev": "eth0"}]}}, "routes", "by eth0", "ip route add"),
         ({"engine": None}, "engine", "no Docker Engine answers", "systemctl start docker"),
         ({"network": []}, "bridge", "no network labkit-layer2", "docker network create"),
         (
@@ -107,7 +103,6 @@ LAB = {"ifname": "eth1", "addr_info": [{"local": "198.18.0.3"}]}
             "not labbr0 198.18.1.0/24",
             "docker network rm",
         ),
-        ({"links": [LAB]}, "bridge", "no interface eth2", "bridge_port"),
         (
             {"links": [LAB, PORT | {"addr_info": [{"scope": "global"}]}]},
             *("bridge", "would lose its connections", "without an address"),
@@ -130,10 +125,7 @@ def test_what_keeps_studies_from_a_host_has_a_remedy(
     [
         ({"clock_s": 3.0}, "clock", "systemctl start systemd-timesyncd"),
         ({"governor": {"0": "powersave"}}, "frequency governor", "cpupower"),
-        ({"free_gib": 1.0}, "disk", ""),
         ({"filtered": True}, "seccomp", "seccomp=unconfined"),
-        ({"filters": []}, "seccomp", "CONFIG_SECCOMP_FILTER"),
-        ({"absent": ["iperf3"]}, "programs", "iperf3"),
     ],
 )
 def test_what_only_limits_a_host_is_a_note(
@@ -147,13 +139,6 @@ def test_commands_are_for_the_host(file: RigFile) -> None:
     check = faults(seen(file, "sut", absent=["lxc-start", "socat"]))["programs"]
     install = "apt-get install --no-install-recommends socat lxc"
     assert check.remedy == f"ssh -p 2222 admin@sut.example sudo {install}"
-
-
-def test_every_program_names_hosts_that_a_rig_file_can_have() -> None:
-    known = checks.programs("sut") + checks.programs("collector") + checks.programs()
-    assert {p.use for p in known} == {"needed", "measure", "test"}
-    roles = {role for program in known for role in program.roles.split(",") if role}
-    assert roles == {"generator", "sut", "clean", "peer", "collector"}
 
 
 def missing(file: RigFile, boot_id: str = "b", **changes: Any) -> dict[str, str]:
@@ -173,8 +158,6 @@ def test_separate_machines_with_real_interfaces_lack_little(file: RigFile) -> No
         ({"isolated": "2"}, "isolated-cpus", "host sut: 2; CPU 2-3 is not isolated"),
         ({"driver": "veth"}, "nic-hardware", "host sut: eth1 is veth"),
         ({"driver": "veth"}, "busy-poll", "no queue"),
-        ({"driver": "virtio_net"}, "nic-hardware", "virtio_net"),
-        ({"driver": None}, "nic-hardware", "unknown driver"),
         ({"real_time": "not permitted"}, "realtime", "not permitted"),
         ({"rules": False}, "rules", "no rules of an engine"),
     ],

@@ -170,10 +170,3 @@ def test_a_rig_whose_engine_does_not_answer_has_no_facts(
     monkeypatch.setattr(base, "collect_facts", lambda host, **options: answers)
     with pytest.raises(RigError, match="the engine does not answer"):
         rig.facts()
-
-
-def test_another_engine_has_no_containerd(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = make_rig(hosts={"sut": LocalHost("sut")}, targets={"sut": target()})
-    answers = {"stable": {"engine": {"components": {"Another Engine": "5"}}}}
-    monkeypatch.setattr(base, "collect_facts", lambda host, **options: answers)
-    assert rig.facts() == {"sut": answers}
