@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import sys
 import time
@@ -108,15 +109,17 @@ class Runner:
 
     def _run_all(self, todo: Sequence[Planned], session: int) -> Iterator[None]:
         """Run trials block by block; yield after each that succeeded."""
-        failed, longest, start = 0, 0.0, time.monotonic()
+        failed, longest, end = 0, 0.0, time.monotonic() + (self.seconds or math.inf)
         for block, trials in itertools.groupby(todo, key=lambda planned: planned[0]):
-            # A block in two sessions is in no paired comparison.
-            left = self.seconds - (time.monotonic() - start)
-            if self.seconds and longest and left < longest:
-                announce(f"stopped before block {block}: it would take too long")
-                return
             began = time.monotonic()
+            # A block in two sessions is in no paired comparison: none begins that would not end.
+            if began + longest > end:
+                announce(f"stopped before block {block}, by `minutes`: run it again for the rest")
+                return
             for _, position, condition in trials:
+                if time.monotonic() > end:
+                    announce(f"stopped in block {block}, by `minutes`: run it again for the rest")
+                    return
                 keys = {"trial": trial_name(block, position), "block": block}
                 keys |= {"position": position, "session": session}
                 error = self._run_planned(condition, keys)

@@ -342,7 +342,7 @@ class Plan:
         new : bool
             Begin another campaign instead of resuming the newest.
         minutes : float
-            Begin no block that would end after these minutes; 0 for no limit.
+            Begin no block that would end after these, and no trial after them; 0: no limit.
         only : collection of int
             The only blocks to measure; all of them when empty.
 

@@ -92,9 +92,13 @@ def test_a_question_is_answered_by_measuring() -> None:
 
     answer = ask("--new", "--wait")
     campaign = load(ROOT / "data" / "local" / "ask" / "network-isolation")
+    while campaign.complete_blocks < campaign.plan["blocks"]:  # its minutes ended before
+        answer, before = ask(), len(campaign.ok)
+        campaign = load(campaign.path)
+        assert len(campaign.ok) > before
     page = ROOT / "reports" / "25-network-isolation.html"
     assert f"page: {page}\n" in answer and page.is_file()
     assert "docker nat" in answer and "95 %" in page.read_text(encoding="utf-8")
     assert {"docker host", "docker bridge", "docker nat"} <= set(campaign.ok["placement"])
-    assert campaign.complete_blocks == campaign.plan["blocks"] >= 6
+    assert campaign.plan["blocks"] >= 6
     assert ask() == answer, "it measured again"

@@ -130,10 +130,16 @@ def test_an_interrupted_campaign_is_resumed(
     assert len(found.trials) == 6 and len(protocol.seen) == 7
 
 
-def test_a_piece_ends_with_a_block_and_the_next_goes_on(rig: Rig, tmp_path: Path) -> None:
+def test_a_piece_ends_with_a_block_and_the_next_goes_on(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     protocol = Protocol()
+    # A trial takes 10 s, and a block of three trials 30 s.
+    monkeypatch.setattr(runner.time, "monotonic", lambda: 10.0 * len(protocol.seen))
     plan = plan_of(rig, protocol)
-    assert set(plan.run(tmp_path, minutes=1e-9).ok["block"]) == {1} and len(protocol.seen) == 3
+    assert len(plan.run(tmp_path / "cut", minutes=15 / 60).ok) == 2
+    protocol.seen.clear()
+    assert set(plan.run(tmp_path, minutes=50 / 60).ok["block"]) == {1} and len(protocol.seen) == 3
     found = plan.run(tmp_path, minutes=60, only=[1])
     assert len(protocol.seen) == 3
     found = plan.run(tmp_path, minutes=60, only=[2])
