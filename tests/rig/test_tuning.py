@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -55,21 +54,7 @@ def label() -> Iterator[str]:
     stop_labelled(LocalHost(), name)
 
 
-def value(host: NamespaceHost, path: str) -> str:
-    return host.run("cat", path).stdout.strip()
-
-
 TTL, RANGE = "/proc/sys/net/ipv4/ip_default_ttl", "/proc/sys/net/ipv4/ip_local_port_range"
-
-
-def test_sysctls(host: NamespaceHost, book: str, label: str) -> None:
-    before = value(host, TTL), value(host, RANGE)
-    assert before[0] != "77"
-    with Settings(host, label, journal=book) as tuning:
-        assert tuning.set_files({TTL: 77, RANGE: "20000 30000"}) == {TTL: True, RANGE: True}
-        assert value(host, TTL) == "77"
-        assert value(host, RANGE).split() == ["20000", "30000"]
-    assert (value(host, TTL), value(host, RANGE)) == before
 
 
 def offload_of(host: NamespaceHost) -> str:
@@ -99,32 +84,6 @@ def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> N
         (outcome,) = restore(host, journal=book)
         assert outcome.state == state
         assert gone or offload_of(host) == "on"
-
-
-KILLED = """
-import os, signal, sys
-from labkit.hosts import LocalHost, Settings
-book, label, ttl = sys.argv[1:]
-with Settings(LocalHost(), label, journal=book) as tuning:
-    tuning.set_file(ttl, 77)
-    if os.access('/dev/cpu_dma_latency', os.W_OK):
-        tuning.hold_idle()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_restore_after_a_kill(host: NamespaceHost, book: str, label: str) -> None:
-    before = value(host, TTL)
-    killed = host.run(sys.executable, "-c", KILLED, book, label, TTL, check=False)
-    assert killed.status == 137
-    assert value(host, TTL) == "77"
-    outcomes = restore(host, journal=book, label=label)
-    assert {outcome.state for outcome in outcomes} == {"restored"}
-    # The kernel undoes the other one when its process ends; not every kernel has the device.
-    stop_labelled(LocalHost(), label)
-    assert value(host, TTL) == before
-    assert labelled(host, label) == []
-    assert restore(host, journal=book) == []
 
 
 @pytest.mark.skipif(

@@ -184,12 +184,6 @@ def test_a_client_that_starts_over_is_distinguished_by_time():
     assert again.flags == ("lost: 4 arrivals did not leave",)
 
 
-def test_directions_that_were_swapped_are_flagged_and_never_negative():
-    arrivals, departures = packets([(0, 0), (10, 1)]), packets([(5, 0), (15, 1)], reply)
-    found = pcap.pair(departures, arrivals)
-    assert len(found) == 0 and found.unmatched == (2, 2) and len(found.flags) == 2
-
-
 def test_messages_without_a_number_are_paired_in_turn():
     frame = files.ethernet(files.ipv4(files.udp(b"same")))
     both = [

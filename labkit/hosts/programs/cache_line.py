@@ -16,6 +16,7 @@ import contextlib
 import math
 import mmap
 import os
+import re
 import signal
 import sys
 import time
@@ -34,22 +35,18 @@ _CHUNKS, _FEW = 20, 3
 _PATIENCE, _SHORT = 0.5, 0.001
 
 
-def numbers(text: str) -> set[int]:
-    """Return the CPUs of a list such as ``0-3,8``."""
-    ends = [part.split("-") for part in text.split(",")]
-    return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
-
-
-def in_groups(processor: str) -> bool:
-    """Tell by /proc/cpuinfo whether cores share their last-level cache in groups (AMD's CCX)."""
-    makers = {line.split(":")[-1].strip() for line in processor.splitlines() if "vendor_id" in line}
-    return bool(makers & {"AuthenticAMD", "HygonGenuine"})
-
-
-def share_a_cache(ours: int, other: int) -> bool:
-    """Tell whether the kernel says that two CPUs share a cache."""
-    lists = Path(f"/sys/devices/system/cpu/cpu{ours}/cache").glob("index*/shared_cpu_list")
-    return any(other in numbers(one.read_text()) for one in lists)
+def untold(ours: int, other: int) -> str:
+    """Return why the time of a line does not tell whether two CPUs share a cache; "" if it does."""
+    ends: list[list[str]] = []
+    for path in Path(f"/sys/devices/system/cpu/cpu{ours}/cache").glob("index*/shared_cpu_list"):
+        ends += [part.split("-") for part in path.read_text().split(",")]
+    if not any(int(one[0]) <= other <= int(one[-1]) for one in ends):
+        return "no shared cache"
+    # Only AMD's cores share their last-level cache in groups (CCX).
+    grouped = re.search(
+        r"vendor_id.*(AuthenticAMD|HygonGenuine)", Path("/proc/cpuinfo").read_text()
+    )
+    return "" if grouped else "cores of this processor do not share caches in groups"
 
 
 def least(word: int, first: int, answer: int, chunks: int) -> float:
@@ -97,10 +94,8 @@ def within(seconds: float, exchange: Callable[[], Any]) -> Any:
 
 def main(ours: int, other: int, period: float) -> str | None:
     """Print the times in ns; return why there are none."""
-    if not share_a_cache(ours, other):
-        return "no shared cache"
-    if not in_groups(Path("/proc/cpuinfo").read_text()):
-        return "cores of this processor do not share caches in groups"
+    if why := untold(ours, other):
+        return why
     chunks = _FEW if period else _CHUNKS
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     harness, parent, began = os.getppid(), os.getpid(), time.monotonic() + 0.02

@@ -26,12 +26,6 @@ def test_an_error_on_the_host_arrives_with_its_reason() -> None:
     assert caught.value.evidence["arguments"] == {"path": "a\0b"}
 
 
-def test_an_unknown_function_shows_its_traceback() -> None:
-    with pytest.raises(CommandFailed) as caught:
-        HOST.call("no_such_function")
-    assert "KeyError: 'no_such_function'" in caught.value.why
-
-
 def test_a_host_with_another_python_gets_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(host._AGENT, "python", "cpython-39")
     monkeypatch.setitem(host._AGENT, "code", "")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
-import runpy
 import signal
 import subprocess
 import time
@@ -15,13 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.hosts import LocalHost, cache_line
-from labkit.hosts.cache_line import LEAST_NS, command, least_read, timings
+from labkit.hosts import LocalHost
+from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.placement import parse_cpus
 from labkit.rig.base import Rig
 
 CPUINFO = Path("/proc/cpuinfo")
-PROGRAM = Path(cache_line.__file__).parent / "programs" / "cache_line.py"
 
 
 def timed(one: int, other: int) -> bool:
@@ -42,20 +39,6 @@ def test_a_cache_line_is_timed_between_cpus_that_share_a_cache() -> None:
         # The CPUs may be busy with other work, so that there is no upper bound.
         assert [ns >= 0 for ns in times_ns((one, other))] == [True] * timed(one, other)
     assert times_ns((one, 4095)) == [], "there is no such CPU"
-
-
-@pytest.mark.parametrize(
-    ("processor", "grouped"),
-    [
-        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n", True),
-        ("processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R)\n", False),
-        ("processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n", False),
-    ],
-)
-def test_only_processors_whose_cores_share_caches_in_groups_are_timed(
-    processor: str, grouped: bool
-) -> None:
-    assert runpy.run_path(str(PROGRAM))["in_groups"](processor) == grouped
 
 
 @pytest.mark.parametrize("seconds", [0.002, 60.0])
@@ -91,11 +74,6 @@ def test_separate_machines_and_one_cpu_have_no_cache_line(
 ) -> None:
     rig = Rig("r", "virtual", {"sut": LocalHost()}, {}, {}, cpus, shared_kernel=shared)
     assert rig.cache_line() == {} and rig.cache_line_command() == []
-
-
-def test_the_least_time_is_that_of_all_windows() -> None:
-    windows = [{}, {"cache_line_ratio": 2.5}, {"cache_line_ns": 200.0, "cache_line_ratio": 2.5}]
-    assert least_read(windows) == 80 and least_read([]) == math.inf
 
 
 def test_a_cache_line_is_compared_with_the_least_of_the_session() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import RigError, UsageError
+from labkit.errors import RigError
 from labkit.hosts import LocalHost, Settings, agent, restore
 from labkit.hosts.settings import forget, pending
 
@@ -65,13 +65,6 @@ def test_a_file_set_several_times_gets_its_first_value(files: Path, journal: str
     assert settings.restore() == []
 
 
-def test_wrong_use(journal: str) -> None:
-    with pytest.raises(UsageError):
-        Settings(HOST, "", journal=journal)
-    with pytest.raises(UsageError):
-        Settings(HOST, "lkt-1", journal=journal).set_file("relative", 1)
-
-
 def test_a_value_that_is_not_taken_has_the_kernels_reason(journal: str) -> None:
     settings = Settings(HOST, "lkt-1", journal=journal)
     assert not settings.set_file("/proc/self/status", 1)
@@ -90,15 +83,6 @@ def test_a_value_changed_by_somebody_else_stays(files: Path, journal: str) -> No
     (files / "b").write_text("b-before\n")
     assert states(journal) == [("unchanged", "b")]
     assert states(journal) == []
-
-
-def test_a_conflict_does_not_hide_another_error(files: Path, journal: str) -> None:
-    settings = Settings(HOST, "lkt-1", journal=journal)
-    with pytest.raises(ZeroDivisionError), settings:
-        settings.set_file(f"{files}/b", "ours")
-        (files / "b").write_text("theirs\n")
-        raise ZeroDivisionError
-    assert "conflict" in settings.notes[0]
 
 
 def test_settings_of_others_stay(files: Path, journal: str) -> None:
@@ -185,13 +169,6 @@ def test_nothing_is_restored_after_a_reboot(files: Path, journal: str) -> None:
     assert contents(files)[0] == "1" and states(journal) == []
 
 
-def test_a_file_that_went_away_is_gone(files: Path, journal: str) -> None:
-    with Settings(HOST, "lkt-1", journal=journal) as settings:
-        settings.set_file(f"{files}/a", "1")
-        (files / "a").unlink()
-    assert settings.notes == [] and not (files / "a").exists()
-
-
 def test_reading_creates_nothing(journal: str) -> None:
     """A user who is not root, and has no journal, may restore all the same."""
     assert pending(HOST, journal) == [] == restore(HOST, journal=journal)
@@ -219,8 +196,3 @@ def test_reading_creates_nothing(journal: str) -> None:
 )
 def test_equal_values(left: str, right: str, same: bool) -> None:
     assert agent.same(left, right) == agent.same(right, left) == same
-
-
-def test_the_value_that_restores_a_content() -> None:
-    assert agent.selected("none [mq-deadline] kyber\n") == "mq-deadline"
-    assert agent.selected("|/usr/lib/core[x] %p\n") == "|/usr/lib/core[x] %p"

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from uuid import uuid4
 
 import pytest
 
 from labkit.campaign import treatments
 from labkit.errors import ManipulationError, RigError, UsageError
-from labkit.hosts import LocalHost, Settings, restore
+from labkit.hosts import LocalHost, Settings
 from labkit.hosts.packet_steering import LEVELS, cpu_mask, mask_cpus, read_queues, steer
 
 HOST = LocalHost()
@@ -99,62 +93,3 @@ def test_where_no_packet_is_to_be_moved_none_needs_to_be(shared: bool, level: st
     assert treatment.feasibility(rig, level, {}) is None
     with treatment.apply(rig, level, "lkt-1"):
         assert treatment.check(level, {"rps_ipis": 0}) == []
-
-
-needs_namespaces = [
-    pytest.mark.rig,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-    pytest.mark.skipif(shutil.which("ip") is None, reason="iproute2 is missing"),
-]
-
-
-@pytest.fixture
-def namespace() -> Iterator[str]:
-    """Make a network namespace with a veth pair: ``one`` has one queue, ``four`` four."""
-    name = f"lkt-{uuid4().hex[:8]}"
-    ip = ("ip", "-n", name, "link", "add")
-    queues = ("numtxqueues", "4", "numrxqueues", "4")
-    subprocess.run(["ip", "netns", "add", name], check=True)
-    try:
-        peer = ("type", "veth", "peer", "name", "four", *queues)
-        subprocess.run([*ip, "one", "numtxqueues", "1", "numrxqueues", "1", *peer], check=True)
-        yield name
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], check=True)
-
-
-@contextmanager
-def mounted_sysfs(namespace: str, folder: Path) -> Iterator[str]:
-    """Mount the sysfs of a namespace, as the virtual rig does for its hosts."""
-    folder.mkdir(exist_ok=True)
-    enter = ["nsenter", f"--net=/run/netns/{namespace}"]
-    subprocess.run([*enter, "mount", "-t", "sysfs", "sysfs", str(folder)], check=True)
-    try:
-        yield str(folder)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-class TestRealDevices:
-    """Devices of a network namespace of the real kernel."""
-
-    pytestmark = needs_namespaces
-
-    def test_devices_of_another_namespace(
-        self, namespace: str, journal: str, tmp_path: Path
-    ) -> None:
-        assert not read_queues(HOST, "four").masks  # not visible in the machine's own sysfs
-        settings = Settings(HOST, namespace, journal=journal)
-        with mounted_sysfs(namespace, tmp_path / "sys") as sysfs:
-            before = read_queues(HOST, "four", sysfs=sysfs)
-            record = steer(settings, "four", "on", "0", sysfs=sysfs).record()
-            assert list(record.values()) == ["0"] * 4
-            with pytest.raises(RigError, match="RPS of one cannot be on"):
-                steer(settings, "one", "on", str(os.cpu_count() or 1), sysfs=sysfs)
-            assert {outcome.state for outcome in restore(HOST, journal=journal)} <= {
-                "restored",
-                "unchanged",
-            }
-            assert read_queues(HOST, "four", sysfs=sysfs) == before
-            steer(settings, "one", "on", "0", sysfs=sysfs)
-        assert [outcome.state for outcome in settings.restore()] == ["gone"]
