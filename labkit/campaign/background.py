@@ -15,46 +15,12 @@ from labkit.rig import Rig
 from labkit.runtimes import Engine, Instance
 from labkit.tools.base import Client
 
-# A client that sleeps before its first packet is started before the window and stopped (SIGSTOP)
-# during its sleep. The kernel still counts the time of the sleep, so that the client sends as soon
-# as its window continues it. It sleeps once it has printed its message and its state is S.
-_PRESTART = r"""
-message=$1
-shift
-"$@" &
-pid=$!
-until grep -q "$message" stdout; do
-    kill -0 "$pid" 2>/dev/null || { wait "$pid"; exit; }
-    sleep 0.01
-done
-until grep -q "^State:.S" "/proc/$pid/status"; do sleep 0.01; done
-kill -STOP "$pid"
-read -r now rest </proc/uptime
-echo "$pid $now" >held.new && mv held.new held
-wait "$pid"
-"""
-
-_AWAIT = r"""
-tries=0
-until [ -e "$1/held" ]; do
-    [ ! -e "$1/status" ] && [ "$tries" -lt 1000 ] || { cat "$1/stderr" "$1/stdout" >&2; exit 1; }
-    tries=$((tries + 1))
-    sleep 0.01
-done
-read -r pid began <"$1/held"
-read -r now rest </proc/uptime
-sleep "$(awk -v now="$now" -v until="$began" -v sleeps="$2" \
-    'BEGIN { left = until + sleeps - now; print (left > 0 ? left : 0) }')"
-"""
-
-_RESUME = r"""
-read -r pid began <"$1/held"
+#: Continues a client that the agent's ``hold`` has stopped, and ends as it does.
+_RESUME = """read -r pid began <"$1/held"
 kill -CONT "$pid"
-flock -s "$1/lock" true
-cat "$1/stdout"
+flock -s "$1/lock" cat "$1/stdout"
 cat "$1/stderr" >&2
-read -r status rest <"$1/status"
-exit "$status"
+exit "$(cut -d " " -f 1 "$1/status")"
 """
 
 
@@ -67,21 +33,19 @@ class Prestarted:
 
     def ready(self) -> Client:
         """Wait until its sleep is over, and return the client that continues it."""
-        host, directory = self.job.host, self.job.directory
-        seconds = self.client.prestart.seconds if self.client.prestart else 0.0
-        argv = script(_AWAIT, directory, f"{seconds:.2f}")
-        waited = host.run(*argv, check=False, timeout=seconds + 60)
-        if waited.status != 0:
+        host, folder = self.job.host, self.job.directory
+        sleeps = self.client.prestart.seconds if self.client.prestart else 0.0
+        if why := host.call("await_held", folder=folder, sleeps=sleeps, timeout=sleeps + 60):
             raise ToolOutput(
                 f"{self.client.argv[0]} did not reach its sleep before the window",
                 where=f"host {host.name}",
-                why=waited.stderr.strip()[-400:],
+                why=why.strip()[-400:],
                 evidence={"argv": list(self.client.argv)},
             )
-        # The client's command is not used here; it is there for the record and the list of
+        # The shell does not use the client's command; it is there for the record and the list of
         # processes.
-        argv = script(_RESUME, directory, *self.client.argv)
-        return replace(self.client, argv=tuple(argv), prestart=None)
+        argv = tuple(script(_RESUME, folder, *self.client.argv))
+        return replace(self.client, argv=argv, prestart=None)
 
 
 @contextmanager
@@ -92,17 +56,14 @@ def prestart(
 
     `command` is the client's, with its CPUs.
     """
-    job = Job(host, directory)
+    message = client.prestart.message if client.prestart else ""
     try:
-        message = client.prestart.message if client.prestart else ""
-        job = start_job(
-            host, script(_PRESTART, message, *command), directory=directory, label=label
-        )
-        yield Prestarted(client, job)
+        arguments = {"argv": list(command), "message": message}
+        host.call("start_function", folder=directory, label=label, name="hold", arguments=arguments)
+        yield Prestarted(client, Job(host, directory))
     finally:
         # A stopped process does not react to SIGTERM.
-        job.stop(grace=0.0)
-        host.run("rm", "-rf", "--", directory)
+        Job(host, directory).remove(grace=0.0)
 
 
 @dataclass
@@ -116,18 +77,16 @@ class Churn:
 @contextmanager
 def churn(engine: Engine, instance: Instance, argv: Sequence[str]) -> Iterator[Churn]:
     """Start containers in a loop (`churning`); the block begins with the first."""
-    target, label, directory = instance.target, instance.label, instance.folder
-    job, result = Job(target.host, directory), Churn()
+    host, directory, result = instance.target.host, instance.folder, Churn()
     try:
-        job = start_job(target.host, argv, directory=directory, label=label)
+        job = start_job(host, argv, directory=directory, label=instance.label)
         job.await_output(".")
         yield result
         result.count = len(job.stdout().splitlines())
         result.why = job.stderr().strip()[-200:]
     finally:
-        job.stop()
+        Job(host, directory).remove()
         engine.stop(instance)
-        target.host.run("rm", "-rf", "--", directory)
 
 
 #: Bytes of each packet that are kept: the headers and a sequence number.
@@ -167,7 +126,7 @@ def capture(rig: Rig, trial: str, expression: str) -> Iterator[Captured]:
     target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
     label, where = f"{trial}-capture", f"host {target.host.name}, interface {interface}"
     directory = f"{target.directory}/{label}"
-    job, captured = Job(target.host, directory), Captured()
+    captured = Captured()
     options = ["-i", interface, "-n", "-s", str(SNAPLEN), "-B", str(BUFFER)]
     options += ["--time-stamp-precision=nano", "-w", f"{directory}/packets.pcap"]
     # The directory is root's, so that tcpdump must not change its user.
@@ -197,5 +156,4 @@ def capture(rig: Rig, trial: str, expression: str) -> Iterator[Captured]:
             captured.packets = gzip.decompress(base64.b64decode(fetched))
             captured.summary = job.stderr()
         finally:
-            job.stop()
-            target.host.run("rm", "-rf", "--", directory)
+            Job(target.host, directory).remove()

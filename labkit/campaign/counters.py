@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from labkit.campaign import on_host
-from labkit.hosts import Host
+from labkit.hosts import Host, agent
 from labkit.hosts.cache_line import CPUS_APART, apart
 from labkit.placement import parse_cpus
 from labkit.runtimes import Server
 
 Snapshot = dict[str, Any]
-#: The command of the program that takes snapshots, to be followed by a function and arguments.
-PROGRAM = ("python3", "-ISc", Path(on_host.__file__).read_text())
 #: Seconds of a tick in ``/proc/PID/stat``, on every Linux.
 TICK = 0.01
 #: Beginnings of the names of what engines and networks run, and of what places their processes in
@@ -37,8 +32,7 @@ class Kernel:
 
     def snapshot(self, *, before: bool) -> Snapshot:
         """Take a snapshot before or after a window that is another host's."""
-        arguments = json.dumps({"places": self.places, "before": before})
-        return dict(json.loads(self.host.run(*PROGRAM, "snapshot", arguments).stdout))
+        return dict(self.host.call("snapshot", places=self.places, before=before))
 
 
 def kernels(
@@ -145,7 +139,7 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     }
     if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
         found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
-    for name in ("migrations", "pressure_us", *_SOFTNET, *on_host.SERVER):
+    for name in ("migrations", "pressure_us", *_SOFTNET, agent.BUSY_POLLING):
         value = _change(before, after, name)
         if value is not None:
             found[name] = value
@@ -210,7 +204,7 @@ def _used(before: dict[str, Any], after: dict[str, Any], elapsed: int | None) ->
             found |= {f"{column}_use": spent / elapsed} if elapsed else {}
     for name, value in after.get("throttling", {}).items():
         found[name] = float(value - before.get("throttling", {}).get(name, 0))
-    for name in on_host.NAMESPACE:
+    for name in agent.NAMESPACE:
         value = _change(before, after, name)
         found |= {name: float(value)} if value is not None else {}
     if "sockets" in after:

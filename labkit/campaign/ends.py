@@ -1,4 +1,4 @@
-"""Clients as they ended: CPUs, class and CPU time, which a client's shell reads before it reaps it.
+"""Clients as they ended: CPUs, class and CPU time, which their parent reads before it reaps them.
 
 A client runs only within the window, so that no observation before or after it finds one.
 """
@@ -8,38 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from labkit.hosts import script
 from labkit.placement import cpu_set
 from labkit.runtimes.verify import raise_different
 
-# A client holds the writing end of a pipe until it ends. What is left of it is read then, before
-# its shell reaps it: dash and busybox do not while they read a command's output, bash does.
-_GUARD = r"""
-[ -e /proc/self/fd/0 ] || exec "$@"
-: | {
-    true 2>/dev/null 7>/proc/self/fd/0 || exec "$@" </dev/null
-    read -r own </proc/self/stat
-    exec 7>/proc/self/fd/0
-    "$@" </dev/null &
-    pid=$!
-    exec 7>&-
-    client=$(exec awk -v client="/proc/$pid/" 'BEGIN {
-        while ((getline line) > 0) { }
-        getline stat <(client "stat")
-        while (!cpus && (getline line <(client "status")) > 0)
-            if (line ~ /^Cpus_allowed_list:/) cpus = substr(line, 20)
-        while (!moves && (getline line <(client "sched")) > 0)
-            if (split(line, part, /[ :]+/) && part[1] == "se.nr_migrations") moves = part[2] ""
-        print cpus "/" moves " " stat
-    }') || true
-    printf '\n@@ ended %s\n@@ by %s\n' "$client" "$own" >&2
-    status=0
-    wait "$pid" || status=$?
-    exit "$status"
-}
-"""
-_ENDED = re.compile(r"\n@@ ended \s*(\S*)/(\d*) (.*)\n@@ by (.*)\n")
+# An engine's command is not the parent of what it starts inside a placement, so that a shell is. A
+# client holds the writing end of a pipe until it ends. What is left of it is read then, before its
+# shell reaps it: dash and busybox do not while they read a command's output, bash does.
+_GUARD = r"""[ -e /proc/self/fd/0 ] || exec "$@"
+: | { exec 7>/proc/self/fd/0; "$@" </dev/null & exec 7>&-
+seen=$(cat; cat "/proc/$!/stat" "/proc/$!/status" "/proc/$!/sched" /proc/self/stat 2>&1) || true
+printf '\n@@ ended %s\n@@ seen\n' "$seen" >&2
+wait "$!"; }"""
+_ENDED = re.compile(r"\n@@ ended (.*?)\n@@ seen\n", re.DOTALL)
 #: A process closes its files before it is a zombie; from then on it has this flag.
 _EXITING = 0x4
 #: Ticks of a second in ``/proc/PID/stat``, on every Linux.
@@ -53,7 +36,7 @@ class End:
     cpus: str
     migrations: int
     cpu_ns: int
-    #: Its nice value and scheduling class, and those of the shell that started it.
+    #: Its nice value and scheduling class, and those of the program that started it.
     own: Mapping[str, str]
     inherited: Mapping[str, str]
 
@@ -64,28 +47,47 @@ def guarded(argv: Sequence[str]) -> list[str]:
 
 
 def take_end(stderr: str) -> tuple[str, End | None]:
-    """Return a client's error stream without what its shell has added, and what that says."""
+    """Return a client's error stream without what `guarded` has added, and what that says."""
     match = _ENDED.search(stderr)
     if match is None:
         return stderr, None
-    text = stderr[: match.start()] + stderr[match.end() :]
-    client, shell = (line.rpartition(")")[2].split() for line in match.groups()[2:])
-    if min(len(client), len(shell)) < 39 or not int(client[6]) & _EXITING or not match[1]:
-        return text, None
+    rows = match[1].splitlines()
+    values = {
+        name.strip(): value.strip() for name, _, value in (row.partition(":") for row in rows)
+    }
+    record = {
+        "cpus": values.get("Cpus_allowed_list"),
+        "migrations": values.get("se.nr_migrations"),
+        "client": rows[0].rpartition(")")[2].split(),
+        "parent": rows[-1].rpartition(")")[2].split(),
+    }
+    return stderr[: match.start()] + stderr[match.end() :], end_of(record)
+
+
+def end_of(record: Mapping[str, Any]) -> End | None:
+    """Return what the agent's ``end_of`` has read of a client; None if it was gone."""
+    client, parent = record["client"], record["parent"]
+    if min(len(client), len(parent)) < 39 or not int(client[6]) & _EXITING or not record["cpus"]:
+        return None
     cpu_ns = sum(map(int, client[11:15])) * TICK_NS
-    return text, End(match[1], int(match[2] or 0), cpu_ns, _class(client), _class(shell))
+    migrations = int(record["migrations"] or 0)
+    return End(record["cpus"], migrations, cpu_ns, _class(client), _class(parent))
 
 
 def _class(fields: Sequence[str]) -> dict[str, str]:
     return {"nice value": fields[16], "scheduling class": f"{fields[38]} {fields[37]}"}
 
 
-def problems_of(end: End, name: str, cpus: str) -> list[str]:
-    """Return what was wrong with a client that should have kept to CPUs and its shell's class."""
+def problems_of(end: End, name: str, cpus: str, fifo: int = 0) -> list[str]:
+    """Return what was wrong with a client that should have kept to CPUs and a scheduling class.
+
+    `fifo` is its real-time priority; without one it has the class of what started it.
+    """
+    wanted = {**end.inherited, **({"scheduling class": f"1 {fifo}"} if fifo else {})}
     found = [
-        f"client {name}: {fact} was {value} at its end, not {end.inherited[fact]}"
+        f"client {name}: {fact} was {value} at its end, not {wanted[fact]}"
         for fact, value in end.own.items()
-        if value != end.inherited[fact]
+        if value != wanted[fact]
     ]
     if not cpu_set(end.cpus) <= cpu_set(cpus):
         found.append(f"client {name}: allowed CPUs were {end.cpus} at its end, not {cpus}")

@@ -6,7 +6,7 @@ import hashlib
 import html
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ import numpy as np
 from labkit.campaign import background, counters, ends, window
 from labkit.campaign.rows import make_rows
 from labkit.campaign.treatments import AS_FOUND, IdlePolicy, PacketCapture, Pinning, Treatment
-from labkit.campaign.window import Load, Window, thinned
+from labkit.campaign.window import Load, Window
 from labkit.design import Condition, call
 from labkit.errors import CpusDisturbed, FenceError, LabkitError, UsageError
-from labkit.hosts import Host, script
+from labkit.hosts import Host
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
@@ -40,11 +40,6 @@ AT_ONCE = 4
 WINDOW_ATTEMPTS = 10
 #: Longer arguments are labkit's own scripts.
 _LONGEST = 1000
-
-# The folder for the log of a client that sees other files than its host. It must not exist yet, and
-# is removed once the log was read.
-_MAKE = 'mkdir -m 700 "$1"; shift; exec "$@"'
-_REMOVE = 'trap \'rm -rf "$1"\' EXIT; (shift; exec "$@")'
 
 
 @dataclass(frozen=True)
@@ -331,7 +326,7 @@ class Trial:
         self._check_target(client, None)
         self._commands.append(brief(client.argv))
         target, label = self._rig.targets["generator"], f"{self._label}-{name}"
-        command = self._on_generator(client, client.argv)
+        command = ["taskset", "-c", self.cpus("generator"), *_in_class(client, client.argv)]
         directory = f"{target.directory}/{label}"
         return background.prestart(target.host, directory, label, client, command)
 
@@ -369,19 +364,30 @@ class Trial:
         main = self._servers[self._main]
         shared = self._rig.shared_kernel
         kernels = counters.kernels(self._servers, main, host, shared=shared)
-        first = self._seen if _of(host) in self._seen else self._observe(host)
+        readings = self._readings(host)
+        first = self._seen or self._observe(readings)
         for treatment, level in self._treatments.values():
             treatment.ready(self._rig, level)
         for treatment, level in self._treatments.values():
             treatment.begin(self._rig, level)
         timing = self._rig.cache_line_command(PERIOD)
-        found = window.measure(loads, kernels, folder=folder, label=self._label, cache_line=timing)
+        unseen = {name: reading for name, reading in readings.items() if name not in first}
+        found = window.measure(
+            loads,
+            kernels,
+            folder=folder,
+            label=self._label,
+            cache_line=timing,
+            readings=(unseen, readings),
+        )
         self._keep_output(found)
-        self._seen = self._observe(host)
-        self._check_unchanged(first, host)
+        before, after = found.seen
+        self._seen = {**after, **self._observe(readings)}
+        self._check_unchanged({**before, **first}, host)
         for load in loads:
             if end := found.ends.get(load.name):
-                ends.raise_changed(ends.problems_of(end, load.name, load.cpus), "the window")
+                problems = ends.problems_of(end, load.name, load.cpus, load.client.fifo)
+                ends.raise_changed(problems, "the window")
         measurements = self._read(found)
         enclosing = next((inside for _, inside in clients.values() if inside), None)
         cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
@@ -439,7 +445,7 @@ class Trial:
         return [*own, *same, *self._servers][0]
 
     def _keep_output(self, found: Window) -> None:
-        self._kept["window_seconds"] = found.seconds
+        self._kept["window_seconds"] = found.job.seconds
         self._counters["harness_wakeups"] = found.wakeups
         self._counters |= self._rig.cache_line_of(found.texts["line"])
         self.flag(*found.flags)
@@ -447,15 +453,22 @@ class Trial:
             name: text for name, text in found.texts.items() if name.endswith((".out", ".err"))
         }
 
-    def _observe(self, window: Host) -> dict[str, dict[str, str]]:
-        """Observe the placements, by name, and the host of the window."""
-        readings: dict[str, Callable[[], dict[str, str]]] = {
-            name: server.observe for name, server in self._servers.items()
-        }
-        readings[_of(window)] = lambda: dict(window.call("observe_host"))
+    def _readings(self, window: Host) -> dict[str, dict[str, Any]]:
+        """Return what a window's host can observe by itself: its own, and this machine's."""
+        found: dict[str, dict[str, Any]] = {_of(window): {}}
+        for name, server in self._servers.items():
+            if server.host is window:
+                found[name] = server.reading
+            elif server.host.namespace and window.namespace:
+                found[name] = {**server.reading, "namespace": server.host.namespace}
+        return found
+
+    def _observe(self, others: Collection[str]) -> dict[str, dict[str, str]]:
+        """Observe the placements, by name, each on its own host, without some others."""
+        servers = {name: one for name, one in self._servers.items() if name not in others}
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = pool.map(lambda reading: reading(), readings.values())
-            return dict(zip(readings, answers, strict=True))
+            answers = pool.map(lambda server: server.observe(), servers.values())
+            return dict(zip(servers, answers, strict=True))
 
     def _check_unchanged(self, first: Mapping[str, dict[str, str]], window: Host) -> None:
         """Raise `ManipulationError` unless all that was set up held to the end of the window."""
@@ -530,7 +543,7 @@ class Trial:
         # A client on the server's own host aims at the container's address, not at the port.
         aiming = [one for one in clients if one.target == server.address]
         if placement.network == "nat" and aiming and server.port:
-            observed = server.observe()
+            observed = self._seen[self._main]
             protocols = dict.fromkeys(name for client in aiming for name in client.protocols)
             check_translated(server.verification, observed, protocols)
             flows = {name: count for name, count in observed.items() if name.startswith(COUNTED)}
@@ -539,32 +552,31 @@ class Trial:
     def _load(self, folder: str, name: str, client: Client, inside: Server | None) -> Load:
         placements = [self._targets[key][1] for key, one in self._servers.items() if one is inside]
         shares_files = all(one.baseline_level in ("clean", "rules") for one in placements)
-        own = "" if shares_files else f"/run/{self._label}-{name}"
+        own = "" if shares_files or inside is None else f"/run/{self._label}-{name}"
         log = f"{own}/log" if own else f"{folder}/{name}.log"
         argv = [part.replace("{log}", log) for part in client.argv]
         self._commands.append(brief(argv))
-        show = thinned(log, client.log_rows)
-        if own and argv != list(client.argv):
-            argv, show = [*script(_MAKE, own), *argv], [*script(_REMOVE, own), *show]
         if inside is None:
-            command = self._on_generator(client, ends.guarded(argv))
-            return Load(name, client, command, show, self.cpus("generator"))
+            return Load(name, client, _in_class(client, argv), log, self.cpus("generator"))
         if client.fifo:
             raise UsageError(
                 "a client inside a placement has the scheduling class of that",
                 remedy='place it with limited(fifo=...), or give the client "fifo" 0',
             )
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
-        command = ["taskset", "-c", self._outside(), *inside.enter(ends.guarded(argv))]
-        return Load(name, client, command, inside.enter(show), inside.cpus)
-
-    def _on_generator(self, client: Client, argv: Sequence[str]) -> list[str]:
-        real_time = ["chrt", "--fifo", str(client.fifo)] if client.fifo else []
-        return ["taskset", "-c", self.cpus("generator"), *real_time, *argv]
+        command = inside.enter(ends.guarded(argv))
+        root = f"/proc/{inside.pid}/root" if own else ""
+        made = f"{root}{own}" if argv != list(client.argv) else ""
+        return Load(name, client, command, f"{root}{log}", inside.cpus, made, self._outside())
 
     def _outside(self) -> str:
         cpus = self._rig.cpu_map
         return cpus["harness"] if self._rig.shared_kernel else cpus["all.sut"]
+
+
+def _in_class(client: Client, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs `argv` in a client's scheduling class."""
+    return ["chrt", "--fifo", str(client.fifo), *argv] if client.fifo else list(argv)
 
 
 def _is_own(fact: str) -> bool:

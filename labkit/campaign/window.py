@@ -10,44 +10,39 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from labkit.campaign import counters
 from labkit.campaign.counters import Kernel, Snapshot
-from labkit.campaign.ends import End, take_end
-from labkit.hosts import Host, Job, Result, script, start_job
+from labkit.campaign.ends import End, end_of, take_end
+from labkit.hosts import Job, Result
 from labkit.tools.base import Client
 
-# A tool that runs for a set time may log far more rows than are needed. The rows that are kept are
-# spread evenly over the window, as the evidence covers all of it.
-_THIN = """
-[ -e "$1" ] || exit 0
-[ "$2" -gt 0 ] || exec cat "$1"
-rows=$(grep -c '^[0-9]' "$1" || true)
-awk -v want="$2" -v rows="$rows" '
-    BEGIN { if (want > rows) want = rows }
-    !/^[0-9]/ { print; next }
-    { seen++ }
-    int(seen * want / rows) > int((seen - 1) * want / rows) { print }
-' "$1"
-"""
 #: Seconds after a window's end within which labkit knows of it, also on a busy machine.
 LATE = 10.0
 
 
+#: Facts of placements and hosts, and the arguments of the agent's ``observe`` for them, by name.
+Observations = Mapping[str, dict[str, str]]
+Readings = Mapping[str, dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Load:
-    """A client, the command that runs it on its host, and the command that prints its log.
+    """A client, the command that runs it on its host, the path of its log there, and its CPU list.
 
-    `cpus` is the CPU list that it must keep to.
+    Inside a placement, the command is guarded (`labkit.campaign.ends`) and starts on the CPUs
+    `outside`; `folder`, where there is one, is made for its log.
     """
 
     name: str
     client: Client
     argv: Sequence[str]
-    log: Sequence[str]
+    log: str
     cpus: str
+    folder: str = ""
+    outside: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,8 @@ class Window:
 
     `snapshots` are those before and after by kernel, the window's own first; `texts` are
     ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load, and ``line``, from what timed a cache
-    line. `ends` are the states of clients as they ended, as far as they are known.
+    line. `ends` are the states of clients as they ended, as far as they are known. `seen` are the
+    observations before and after.
     """
 
     loads: Sequence[Load]
@@ -64,7 +60,7 @@ class Window:
     snapshots: Sequence[tuple[Kernel, tuple[Snapshot, Snapshot]]]
     texts: Mapping[str, str]
     ends: Mapping[str, End]
-    seconds: float
+    seen: tuple[Observations, Observations]
     #: How often the harness ran meanwhile.
     wakeups: int
     #: The time of the last snapshot, as the kernel counts since the boot.
@@ -80,49 +76,74 @@ def measure(
     folder: str,
     label: str,
     cache_line: Sequence[str] = (),
+    readings: tuple[Readings, Readings] = ({}, {}),
 ) -> Window:
     """Run loads at the same time on a host, and sleep until all have ended.
 
     `folder` is a directory of the host that exists during the window; `cache_line` is the command
-    that times a cache line until SIGTERM (`labkit.Rig`).
+    that times a cache line until SIGTERM (`labkit.Rig`); `readings` are observed on the host
+    before and after.
     """
     own, *others = kernels
-    host, job = own.host, Job(own.host, folder)
-    commands = {load.name: list(load.argv) for load in loads}
-    request = {"places": own.places, "cache_line": list(cache_line), "loads": commands}
+    limit = 2 * max(load.client.seconds for load in loads) + 20
+    folders = [load.folder for load in loads if load.folder]
+    logs = {f"{load.name}.log": (load.log, load.client.log_rows or 0) for load in loads}
+    window = {
+        "places": own.places,
+        "cache_line": list(cache_line),
+        "loads": {load.name: (load.outside or load.cpus, list(load.argv)) for load in loads},
+    }
+    place = {"folder": folder, "folders": folders}
     before = [kernel.snapshot(before=True) for kernel in others]
     try:
-        argv = [*counters.PROGRAM, "window", json.dumps(request)]
-        job = start_job(host, argv, directory=folder, label=label)
         wakeups, began, slept = harness_switches(), time.monotonic(), _suspended()
-        done = job.wait(timeout=2 * max(load.client.seconds for load in loads) + 20)
-        seconds, wakeups = time.monotonic() - began, harness_switches() - wakeups
-        late = seconds - done.seconds if done.status is not None else 0.0
+        job = own.host.call(
+            "run_window",
+            **place,
+            label=label,
+            seconds=limit,
+            readings=readings[0],
+            window=window,
+            timeout=limit + 60,
+        )
+        late, wakeups = time.monotonic() - began - job["took"], harness_switches() - wakeups
         flags = tuple(_interruptions(_suspended() - slept, late))
         after = [kernel.snapshot(before=False) for kernel in others]
         ended = time.clock_gettime(time.CLOCK_BOOTTIME)
-        texts = _collect(host, folder, loads)
-    finally:
-        job.stop()
-        host.run("rm", "-rf", "--", folder)
-    ends: dict[str, End] = {}
+        found = own.host.call("collect", **place, readings=readings[1], logs=logs, timeout=600)
+    except BaseException:
+        Job(own.host, folder).remove()
+        raise
+    texts, ends = found["texts"], dict[str, End | None]()
+    # It has printed nothing where it was ended.
+    answer = json.loads(job["stdout"] or "{}")
+    pair = answer.get("result", {"before": {}, "after": {}, "status": job["status"] or 1})
     for load in loads:
-        texts[f"{load.name}.err"], end = take_end(texts[f"{load.name}.err"])
-        ends |= {load.name: end} if end else {}
-    # It has none where the job was ended.
-    both = json.loads(texts.pop("snapshots") or "null") or {"before": {}, "after": {}}
-    pairs = [(both["before"], both["after"]), *zip(before, after, strict=True)]
-    snapshots = list(zip(kernels, pairs, strict=True))
-    return Window(loads, done, snapshots, texts, ends, seconds, wakeups, ended, flags)
-
-
-def _collect(host: Host, folder: str, loads: Sequence[Load]) -> dict[str, str]:
-    names = ["snapshots", "line", *(f"{one.name}.{x}" for one in loads for x in ("out", "err"))]
-    arguments = json.dumps({"folder": folder, "names": names})
-    texts = dict(json.loads(host.run(*counters.PROGRAM, "collect", arguments, timeout=600).stdout))
-    for load in loads:
-        texts[f"{load.name}.log"] = host.run(*load.log, check=False, timeout=600).stdout
-    return texts
+        if load.outside:
+            texts[f"{load.name}.err"], ends[load.name] = take_end(texts[f"{load.name}.err"])
+        elif "ends" in pair:
+            ends[load.name] = end_of(pair["ends"][load.name])
+    done = Result(
+        ("job",),
+        own.host.name,
+        pair["status"],
+        "",
+        answer.get("error", job["stderr"]),
+        job["seconds"],
+        job["state"] == "running",
+    )
+    pairs = [(pair["before"], pair["after"]), *zip(before, after, strict=True)]
+    return Window(
+        loads,
+        done,
+        list(zip(kernels, pairs, strict=True)),
+        texts,
+        {name: end for name, end in ends.items() if end},
+        (job["seen"], found["seen"]),
+        wakeups,
+        ended,
+        flags,
+    )
 
 
 def _suspended() -> float:
@@ -136,11 +157,6 @@ def _interruptions(slept: float, late: float) -> Iterator[str]:
         yield f"this machine was suspended for {slept:.0f} s in the window"
     if late > LATE:
         yield f"labkit was stopped for {late:.0f} s in the window or just after it"
-
-
-def thinned(log: str, rows: int | None) -> list[str]:
-    """Return the command that prints `rows` rows of a log, or all for None."""
-    return list(script(_THIN, log, str(rows or 0)))
 
 
 def drivers() -> list[int]:

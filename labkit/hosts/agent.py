@@ -7,10 +7,7 @@ both ends always have the same version. It needs Python 3.9 and only its standar
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
-import hashlib
-import http.client
 import json
 import os
 import platform
@@ -33,6 +30,8 @@ BOOT = (
     "exec(marshal.loads(binascii.a2b_base64(code)) if code else request['source']); "
     "main(request)"
 )
+#: The request that this process answers, for a job that is to run a function of this file.
+REQUEST: dict[str, Any] = {}
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -48,11 +47,18 @@ def read(path: str, default: str = "") -> str:
         return default
 
 
+def text_of(path: str) -> str:
+    """Return all that was written to a file; nothing if there is none."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_bytes().decode(errors="replace")
+    return ""
+
+
 # Jobs: a supervisor locks a file as long as a job runs, so that waiting for it is no polling.
 
 
-def start(folder: str, argv: list[str], label: str) -> int:
-    """Start a detached job with its output in `folder`; return its process.
+def start(folder: str, argv: list[str], label: str, given: str = os.devnull) -> int:
+    """Start a detached job with its output in `folder` and a file as input; return its process.
 
     Other users neither list the folder nor read what is in it; the job has its caller's mask.
     """
@@ -67,16 +73,28 @@ def start(folder: str, argv: list[str], label: str) -> int:
         Path(folder, name).unlink(missing_ok=True)
     reading, writing = os.pipe()
     if os.fork() == 0:
-        _supervise(folder, argv, label, mask, writing)
+        _supervise(folder, argv, label, mask, given, writing)
         os._exit(0)
+    os.close(lock)
     os.close(writing)
     return int(os.read(reading, 100))
 
 
-def _supervise(folder: str, argv: list[str], label: str, mask: int, report: int) -> None:
+def start_function(folder: str, label: str, name: str, arguments: dict[str, Any]) -> int:
+    """Start a function of this file as a job, which prints its value; return its process."""
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    request = {**REQUEST, "function": name, "arguments": arguments}
+    Path(folder, "request").write_text(json.dumps(request))
+    return start(folder, [sys.executable, "-ISc", BOOT], label, f"{folder}/request")
+
+
+def _supervise(
+    folder: str, argv: list[str], label: str, mask: int, given: str, report: int
+) -> None:
     """Run a job, report its process, and write how it ended; the lock ends with this process."""
     os.setsid()
-    for stream, name in enumerate((os.devnull, f"{folder}/stdout", f"{folder}/stderr")):
+    os.dup2(os.open(given, os.O_RDONLY), 0)
+    for stream, name in ((1, f"{folder}/stdout"), (2, f"{folder}/stderr")):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), stream)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # unlike an ignored signal, it is not inherited
@@ -103,8 +121,8 @@ def wait(folder: str, seconds: float = 0.0) -> dict[str, Any]:
         "state": "running" if not ended else "ended" if words else "lost",
         "status": int(words[0]) if words else None,
         "seconds": float(words[1]) if words else 0.0,
-        "stdout": Path(folder, "stdout").read_bytes().decode(errors="replace"),
-        "stderr": Path(folder, "stderr").read_bytes().decode(errors="replace"),
+        "stdout": text_of(f"{folder}/stdout"),
+        "stderr": text_of(f"{folder}/stderr"),
     }
 
 
@@ -119,6 +137,14 @@ def stop(folder: str, grace: float) -> None:
     # As long as the lock is held, the session's number cannot belong to another process.
     _, session = (0, 0) if _ended(folder) else _processes(folder)
     _end(lambda: _members(f"{JOB}={folder}\0", session), grace)
+
+
+def remove(folder: str, grace: float) -> dict[str, Any]:
+    """End a job with all its descendants, and remove its folder; return what `wait` does."""
+    stop(folder, grace)
+    report = wait(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return report
 
 
 def _processes(folder: str) -> tuple[int, int]:
@@ -383,11 +409,16 @@ def _canonical(content: str) -> str:
     if re.fullmatch("[0-9a-f]{1,8}(,[0-9a-f]{8})+", value):
         value = value.replace(",", "")
     elif re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value) and re.search("[,-]", value):
-        ends = [part.split("-") for part in value.split(",")]
-        return repr(sorted({cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}))
+        return repr(sorted(cpus_of(value)))
     if re.fullmatch("[0-9a-f]+", value):
         return value.lstrip("0") or "0"
     return value
+
+
+def cpus_of(text: str) -> set[int]:
+    """Return the CPUs of a list such as ``0-3,8``."""
+    ends = [part.split("-") for part in text.split(",")]
+    return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
 
 
 def files(pattern: str) -> dict[str, str]:
@@ -491,23 +522,24 @@ def number(text: str | None) -> int | None:
     return int(found[0]) if found else None
 
 
-def printed_by(*argv: str) -> tuple[str, str]:
-    """Return output and errors of a command; nothing if it is missing or does not end."""
+def printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
+    """Return the output of a command; nothing if it is missing or does not end."""
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=20, check=False)
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return "", ""
-    return done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        return ""
+    return done.stdout.decode("utf-8", "replace")
 
 
 def tool_version(*argv: str) -> str | None:
     """Return the first line that a program prints of its version; None where it is missing."""
-    return "".join(printed_by(*argv)).partition("\n")[0].strip() or None
+    text = printed(*argv) or printed(*argv, errors=subprocess.STDOUT)
+    return text.partition("\n")[0].strip() or None
 
 
 def _object(*argv: str) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
-        value = json.loads(printed_by(*argv)[0]) if argv[2] else {}
+        value = json.loads(printed(*argv)) if argv[2] else {}
         return value if isinstance(value, dict) else {}
     return {}
 
@@ -572,7 +604,7 @@ def _idle() -> dict[str, Any]:
 
 def _kernel() -> dict[str, Any]:
     system = os.uname()
-    packed = Path("/proc/config.gz").exists() and printed_by("zcat", "/proc/config.gz")[0]
+    packed = Path("/proc/config.gz").exists() and printed("zcat", "/proc/config.gz")
     config = pairs(packed or read(f"/boot/config-{system.release}"), "=")
     chosen = re.compile(r"CONFIG_(HZ|PREEMPT[A-Z_]*|NO_HZ[A-Z_]*)")
     sysctl: dict[str, str] = {}
@@ -613,7 +645,7 @@ def _cgroups(mounts: str) -> dict[str, Any]:
 
 def _virtualisation(flags: list[str]) -> dict[str, Any]:
     # Without --vm it would name the container that a virtual machine may look like.
-    detected = printed_by("systemd-detect-virt", "--vm")[0].strip()
+    detected = printed("systemd-detect-virt", "--vm").strip()
     kind = _file("/sys/hypervisor/type")
     hypervisor = "hypervisor" in flags or kind is not None
     if hypervisor and detected in ("", "none"):
@@ -631,9 +663,9 @@ def _storage(directory: str) -> dict[str, Any]:
     place = Path(directory)
     while not place.is_dir():  # one that is not made yet
         place = place.parent
-    filesystem = printed_by("findmnt", "-no", "FSTYPE", "-T", str(place))[0].strip()
-    source = printed_by("findmnt", "-vno", "SOURCE", "-T", str(place))[0].strip()
-    listed = printed_by("lsblk", "-snlo", "KNAME,TYPE", source)[0] if source else ""
+    filesystem = printed("findmnt", "-no", "FSTYPE", "-T", str(place)).strip()
+    source = printed("findmnt", "-vno", "SOURCE", "-T", str(place)).strip()
+    listed = printed("lsblk", "-snlo", "KNAME,TYPE", source) if source else ""
     kinds = set()
     for name, kind in (line.split() for line in listed.splitlines() if len(line.split()) == 2):
         if kind == "disk":
@@ -650,7 +682,7 @@ def disk_kind(path: str, rotational: str) -> str:
 
 def ethtool(*arguments: str) -> dict[str, str]:
     """Return the values that ethtool prints; a line without a value is a heading."""
-    values = pairs(printed_by("ethtool", *arguments)[0], ":")
+    values = pairs(printed("ethtool", *arguments), ":")
     return {name: text for name, text in values.items() if text and text[:7] != "Unknown"}
 
 
@@ -660,7 +692,7 @@ def _interface(name: str) -> dict[str, Any]:
     if not Path(folder).exists():
         _see_own_interfaces()
     details, link, driver = ethtool("-i", name), ethtool(name), Path(folder, "device/driver")
-    stamps = printed_by("ethtool", "-T", name)[0].split("Capabilities:")[-1].split("PTP")[0]
+    stamps = printed("ethtool", "-T", name).split("Capabilities:")[-1].split("PTP")[0]
     queues = [path.name[:3] for path in Path(folder, "queues").glob("*")]
     there = Path(folder).exists()
     return {
@@ -684,6 +716,8 @@ def _see_own_interfaces() -> None:
     That is done in a mount namespace of this process, never in the host's, where it would hide the
     control groups.
     """
+    import ctypes  # only here, as it takes long to load
+
     if ctypes.CDLL(None).unshare(0x20000) == 0:  # CLONE_NEWNS
         subprocess.run(["mount", "--make-rprivate", "/"], check=True)
         subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=False)
@@ -701,11 +735,285 @@ def _engine(version: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
 
 def main(request: dict[str, Any]) -> None:
     """Call the function that a request names, and print what it returns or why it failed."""
+    REQUEST.update(request)
     try:
         answer = {"result": globals()[request["function"]](**request["arguments"])}
     except (OSError, ValueError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     json.dump(answer, sys.stdout)
+
+
+# The window: snapshots of counters, and between them the loads. What a kernel does not count is
+# left out, and is not 0.
+
+#: Counters of the kernel's tables of two lines each, of a placement's network.
+NAMESPACE = ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens")
+BUSY_POLLING = "TcpExt.BusyPollRxPackets"
+SOFTIRQS = ("NET_RX", "NET_TX", "TIMER", "SCHED")
+#: The flag of a thread of the kernel in ``/proc/PID/stat``.
+KERNEL_THREAD = 0x00200000
+
+
+#: The arguments of `observe` by name, with the path of a network namespace; none for this host.
+Readings = dict[str, dict[str, Any]]
+
+
+def run_window(
+    folder: str,
+    label: str,
+    seconds: float,
+    folders: list[str],
+    readings: Readings,
+    window: dict[str, Any],
+) -> dict[str, Any]:
+    """Observe placements and host, run `measure` as a job, and sleep until it has ended.
+
+    Return what `wait` does, what was ``seen``, and the seconds of this call as ``took``. `folders`
+    are made for the logs of clients, where nobody else can prepare or read them.
+    """
+    began, seen = time.monotonic(), observe_all(readings)
+    for path in folders:
+        Path(path).mkdir(mode=0o700)
+    start_function(folder, label, "measure", window)
+    report = wait(folder, seconds)
+    return {**report, "seen": seen, "took": time.monotonic() - began}
+
+
+def measure(
+    places: dict[str, int], cache_line: list[str], loads: dict[str, tuple[str, list[str]]]
+) -> dict[str, Any]:
+    """Run loads at the same time between two snapshots; return both, ends of loads, and a status.
+
+    A load is a CPU list and a command. Of a load NAME there are ``NAME.out`` and ``NAME.err`` in
+    the working directory. `cache_line` is a command that runs until SIGTERM, if there is one; it
+    has printed once before the loads begin.
+    """
+    timing = None
+    if cache_line:
+        with Path("line").open("wb") as line:
+            timing = subprocess.Popen(cache_line, stdout=line, stderr=subprocess.DEVNULL)
+        while not Path("line").stat().st_size and timing.poll() is None:
+            time.sleep(0.01)
+    before = snapshot(places, before=True)
+    jobs = []
+    free = os.sched_getaffinity(0)
+    for name, (cpus, argv) in loads.items():
+        # As a child, a load is on its CPUs from the first; moving there would be a migration.
+        os.sched_setaffinity(0, cpus_of(cpus))
+        with Path(f"{name}.out").open("wb") as out, Path(f"{name}.err").open("wb") as err:
+            jobs.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
+        os.sched_setaffinity(0, free)
+    ends = dict(zip(loads, map(end_of, (job.pid for job in jobs))))  # noqa: B905 (Python 3.9)
+    if timing:
+        timing.terminate()
+    after = snapshot(places, before=False)
+    if timing:
+        timing.wait()
+    failed = (128 - status if status < 0 else status for job in jobs if (status := job.wait()))
+    return {"before": before, "after": after, "ends": ends, "status": next(failed, 0)}
+
+
+def end_of(pid: int) -> dict[str, Any]:
+    """Wait for the end of a child; return what is left of it, which is there until it is reaped."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
+    return {
+        "cpus": allowed[1] if allowed else "",
+        "migrations": numbers(f"/proc/{pid}/sched", migrations=r"se\.nr_migrations").get(
+            "migrations"
+        ),
+        "client": stat(f"/proc/{pid}"),
+        "parent": stat("/proc/self"),
+    }
+
+
+def collect(
+    folder: str, folders: list[str], readings: Readings, logs: dict[str, tuple[str, int]]
+) -> dict[str, Any]:
+    """Return the texts of a window, and what is seen after it; remove its folders.
+
+    `logs` are paths by name, with the rows to keep.
+    """
+    seen = observe_all(readings)
+    stop(folder, 2.0)
+    names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
+    texts = {name: text_of(f"{folder}/{name}") for name in ("line", *names)}
+    texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
+    for path in (folder, *folders):
+        shutil.rmtree(path, ignore_errors=True)
+    return {"seen": seen, "texts": texts}
+
+
+def thinned(path: str, wanted: int) -> str:
+    """Return a log with so many rows (lines that begin with a digit), spread evenly; 0 for all.
+
+    A tool that runs for a set time may log far more than are needed, over the whole window.
+    """
+    lines = text_of(path).splitlines(keepends=True)
+    total = sum(line[0].isdigit() for line in lines)
+    if not 0 < wanted < total:
+        return "".join(lines)
+    kept, seen = [], 0
+    for line in lines:
+        if line[0].isdigit():
+            seen += 1
+            if seen * wanted // total == (seen - 1) * wanted // total:
+                continue
+        kept.append(line)
+    return "".join(kept)
+
+
+def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
+    """Take a snapshot before or after the loads, of placements by name, "" for the server.
+
+    Counters of the machine are read last before them and first after them, so that they do not
+    count the work of the snapshot.
+    """
+    if before:
+        found = place_counters(places)
+        return {**found, **machine_counters()}
+    return {**machine_counters(), **place_counters(places)}
+
+
+def machine_counters() -> dict[str, Any]:
+    """Return the counters of the whole machine."""
+    found: dict[str, Any] = numbers("/proc/stat", context_switches="ctxt")
+    cpus = [row for row in fields_of("/proc/stat") if row[0].startswith("cpu")]
+    found["cpu"] = {row[0]: [int(ticks) for ticks in row[1:9]] for row in cpus}
+    counts = {row[0][:-1]: sum(map(int, row[1:])) for row in fields_of("/proc/softirqs")[1:]}
+    found["softirqs"] = {name: counts[name] for name in SOFTIRQS if name in counts}
+    if states := files("/sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage"):
+        found["idle_exits"] = sum(map(int, states.values()))
+    return found
+
+
+def place_counters(places: dict[str, int]) -> dict[str, Any]:
+    """Return the counters of placements, and what is around them."""
+    found = server_counters(places[""]) if "" in places else {}
+    others = {name: placement_counters(pid) for name, pid in places.items() if name}
+    found.update({"beside": others} if others else {})
+    found.update(numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
+    with contextlib.suppress(OSError):
+        request = Path(LATENCY).read_bytes()[:4]
+        found["latency_request_us"] = int.from_bytes(request, sys.byteorder, signed=True)
+    found["programs"] = programs = []
+    found["uptime"] = float(read("/proc/uptime").split()[0])
+    for folder in Path("/proc").glob("[0-9]*"):
+        row = stat(str(folder))
+        if row and not int(row[6]) & KERNEL_THREAD:
+            name, spent = read(f"{folder}/comm"), int(row[11]) + int(row[12])
+            programs.append([int(folder.name), int(row[19]), name, spent])
+    return {**found, "clock_ns": time.time_ns()}
+
+
+def placement_counters(pid: int) -> dict[str, Any]:
+    """Return CPU time, throttling and drops of a placement so far."""
+    found: dict[str, Any] = table(f"/proc/{pid}/net/snmp", NAMESPACE)
+    if ran := files(f"/proc/{pid}/task/*/schedstat"):
+        found["ran_ns"] = sum(int(text.split()[0]) for text in ran.values())
+    for base, path in hierarchies(str(pid)).items():
+        # Beside version 1, the hierarchy of version 2 counts nothing of its own.
+        found.update(group_counters(base + path) if base != f"{GROUPS}/unified" else {})
+    # Without a UDP socket, drops are missing and not zero. A row of the table has 13 fields, of
+    # which the tenth is the inode, and the last the drops.
+    own = sockets_of(pid)
+    sockets = fields_of(f"/proc/{pid}/net/udp")[1:] + fields_of(f"/proc/{pid}/net/udp6")[1:]
+    if drops := {row[9]: int(row[12]) for row in sockets if row[9] in own}:
+        found["sockets"] = drops
+    return found
+
+
+def group_counters(folder: str) -> dict[str, Any]:
+    """Return what a control group of one hierarchy has counted, in ns as version 1 does."""
+    found: dict[str, Any] = {}
+    if used := read(f"{folder}/cpuacct.usage"):
+        found["group_ns"] = int(used)
+    counts = {row[0]: int(row[1]) for row in fields_of(f"{folder}/cpu.stat")}
+    if "usage_usec" in counts:
+        found["group_ns"] = 1000 * counts["usage_usec"]
+    if "throttled_usec" in counts:
+        counts["throttled_time"] = 1000 * counts.pop("throttled_usec")
+    if counts:
+        throttling = {name: count for name, count in counts.items() if "throttled" in name}
+        found["throttling"] = {"nr_periods": counts.get("nr_periods", 0), **throttling}
+    return found
+
+
+def server_counters(pid: int) -> dict[str, Any]:
+    """Return what is counted of the server at which a client aims alone, and of its network."""
+    switches = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
+    found: dict[str, Any] = numbers(f"/proc/{pid}/sched", **switches)
+    if row := stat(f"/proc/{pid}"):
+        found["last_cpu"] = int(row[36])
+    found.update(table(f"/proc/{pid}/net/netstat", (BUSY_POLLING,)))
+    softnet = fields_of(f"/proc/{pid}/net/softnet_stat")
+    if queues := [[int(x, 16) for x in row] for row in softnet]:
+        found["softnet_dropped"] = sum(row[1] for row in queues)
+        # Older kernels do not name the CPU of a row, nor count the interrupts of RPS.
+        names = [row[12] if len(row) > 12 else number for number, row in enumerate(queues)]
+        found["packets"] = {f"cpu{cpu}": queues[n][0] for n, cpu in enumerate(names)}
+        if all(len(row) > 9 for row in queues):
+            found["rps_ipis"] = sum(row[9] for row in queues)
+    if tracked := fields_of(f"/proc/{pid}/net/stat/nf_conntrack")[1:]:
+        # The row of any CPU has the kernel's number of entries, in hexadecimal.
+        found["conntrack_entries"] = int(tracked[0][0], 16)
+    return {**found, **placement_counters(pid)}
+
+
+def fields_of(path: str) -> list[list[str]]:
+    """Return the fields of a file's lines."""
+    return [line.split() for line in read(path).splitlines() if line.strip()]
+
+
+def numbers(path: str, **names: str) -> dict[str, int]:
+    """Return the number after each of some words at the beginning of a line, by its name."""
+    text = read(path)
+    matches = {
+        name: re.search(rf"^{word}\s*:?\s*(\d+)", text, re.M) for name, word in names.items()
+    }
+    return {name: int(match[1]) for name, match in matches.items() if match}
+
+
+def table(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
+    """Return counters of a table that has a line of names and a line of values by turns."""
+    lines, found = fields_of(path), {}
+    for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
+        pairs = zip(names[1:], values[1:])  # noqa: B905
+        found.update({f"{names[0]}{name}".replace(":", "."): int(x) for name, x in pairs})
+    return {name: found[name] for name in wanted if name in found}
+
+
+# A client that sleeps before its first packet can start before its window.
+
+
+def hold(argv: list[str], message: str) -> None:
+    """Start a client, stop it in the sleep that follows a message, and exit with its status.
+
+    The kernel still counts the time of the sleep, so that the client sends as soon as its window
+    continues it.
+    """
+    client = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    while client.poll() is None and message not in text_of("stdout"):
+        time.sleep(0.01)
+    while client.poll() is None and stat(f"/proc/{client.pid}")[0] != "S":
+        time.sleep(0.01)
+    if client.poll() is None:
+        client.send_signal(signal.SIGSTOP)
+        Path("held.part").write_text(f"{client.pid} {time.clock_gettime(time.CLOCK_BOOTTIME)}\n")
+        Path("held.part").rename("held")
+    status = client.wait()
+    sys.exit(status if status >= 0 else 128 - status)
+
+
+def await_held(folder: str, sleeps: float) -> str:
+    """Wait until a client was stopped in its sleep and that is over; return why it was not."""
+    deadline = time.monotonic() + 10
+    while not (words := read(f"{folder}/held").split()):
+        if _ended(folder) or time.monotonic() > deadline:
+            return text_of(f"{folder}/stderr") + text_of(f"{folder}/stdout") or "it does not sleep"
+        time.sleep(0.01)
+    time.sleep(max(0.0, float(words[1]) + sleeps - time.clock_gettime(time.CLOCK_BOOTTIME)))
+    return ""
 
 
 # Placements: control groups, readiness, and the facts of a process.
@@ -731,6 +1039,8 @@ FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 VOLATILE = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|expires \S+|refcnt \d+|^#.*", re.M)
 #: The host's ends of containers, which come and go; those of Weave Net's router stay.
 PASSING = re.compile(r"veth(?!we-)")
+#: The flag of a network namespace for ``setns``.
+CLONE_NEWNET = 0x40000000
 #: The journal of settings; what labkit has set must stay so.
 JOURNAL = "/var/lib/labkit/journal/journal"
 #: A connection of a router of Weave Net: the other host, and its data path.
@@ -743,16 +1053,6 @@ def link(path: str) -> str:
         return str(Path(path).readlink())
     except OSError:
         return ""
-
-
-def printed(*argv: str, **environment: str) -> str:
-    """Return the output of a command; nothing if the program is not there."""
-    try:
-        environment = {**os.environ, **environment}
-        done = subprocess.run(argv, capture_output=True, env=environment, check=False)
-    except OSError:
-        return ""
-    return done.stdout.decode("utf-8", "replace")
 
 
 def rows(*argv: str) -> list[dict[str, Any]]:
@@ -864,12 +1164,15 @@ def find_workload(holder: int, argv: list[str], seconds: float = 60.0) -> int:
 
 def listens(pid: int, port: int, protocol: str) -> bool:
     """Tell whether the process itself has a socket on a port; another server does not count."""
-    own = {link(str(file)) for file in Path(f"/proc/{pid}/fd").glob("*")}
-    tables = (read(f"/proc/{pid}/net/{protocol}{version}") for version in ("", "6"))
-    sockets = [row.split() for table in tables for row in table.splitlines()]
-    return any(
-        fields[1].endswith(f":{port:04X}") and f"socket:[{fields[9]}]" in own for fields in sockets
-    )
+    own, tables = sockets_of(pid), (f"/proc/{pid}/net/{protocol}{version}" for version in ("", "6"))
+    sockets = [row for path in tables for row in fields_of(path)]
+    return any(row[1].endswith(f":{port:04X}") and row[9] in own for row in sockets)
+
+
+def sockets_of(pid: int) -> set[str]:
+    """Return the inodes of a process's sockets."""
+    links = " ".join(link(str(file)) for file in Path(f"/proc/{pid}/fd").glob("*"))
+    return set(re.findall(r"socket:\[(\d+)\]", links))
 
 
 def await_ready(pid: int, port: int, protocol: str, argv: list[str], seconds: float) -> str:
@@ -1078,6 +1381,56 @@ def network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     return {**found, **translations(rules, port, addresses)}
 
 
+def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
+    """Observe several placements, each from the network namespace of its host, and this host."""
+    found = {}
+    for name, reading in readings.items():
+        arguments = {key: value for key, value in reading.items() if key != "namespace"}
+        with entered(reading.get("namespace", "")):
+            found[name] = observe(**arguments) if arguments else observe_host()
+    return found
+
+
+@contextlib.contextmanager
+def entered(namespace: str) -> Iterator[None]:
+    """Be in a network namespace, by its path; "" for this process's own."""
+    if not namespace:
+        yield
+        return
+    import ctypes  # only here, as it takes long to load
+
+    setns = ctypes.CDLL(None).setns
+    with Path("/proc/self/ns/net").open("rb") as own, Path(namespace).open("rb") as other:
+        if setns(other.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(f"the network namespace {namespace} cannot be entered")
+        try:
+            yield
+        finally:
+            setns(own.fileno(), CLONE_NEWNET)
+
+
+def observe_ready(
+    argv: list[str], seconds: float, priority: int, reading: dict[str, Any]
+) -> dict[str, Any]:
+    """Wait until a workload is ready, and observe it; return also its process, or why it is not.
+
+    `reading` are the arguments of `observe`; of a container, its process may be unknown (0).
+    """
+    place = reading["pid"], reading["port"], reading["protocol"]
+    if not place[0]:
+        docker = "docker", f"--host={reading['engine']}"
+        (one,) = rows(*docker, "inspect", reading["container"]) or [{"State": {"Pid": 0}}]
+        if not (pid := one["State"]["Pid"]):
+            said = printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
+            return {"why": f"it ended at once: {said}"}
+        place, reading = (pid, *place[1:]), {**reading, "pid": pid}
+    if why := await_ready(*place, argv, seconds):
+        return {"why": why}
+    if priority:
+        set_real_time(place[0], priority)
+    return {"why": "", "pid": place[0], "facts": observe(**reading)}
+
+
 def observe_host() -> dict[str, str]:
     """Return what must stay of a host without a placement, such as the generator of a load."""
     return host_facts(rows("ip", "-d", "-j", "address"), list_rules("self"))
@@ -1104,6 +1457,8 @@ def list_rules(pid: str, *enter: str) -> str:
 
 def firewall(rules: str) -> str:
     """Return size and digest of a rule set; even an empty table costs time for every packet."""
+    import hashlib  # only here, as it takes long to load
+
     lines = [line for line in rules.splitlines() if line.strip()]
     digest = hashlib.sha256(VOLATILE.sub("", rules).encode()).hexdigest()[:16]
     return f"{len(lines)} lines {digest}" if lines else "none"
@@ -1203,7 +1558,7 @@ def probe(
     writable = os.access(place, os.W_OK)
     while not place.is_dir():
         place = place.parent
-    status = read("/proc/self/status")
+    status, real_time = read("/proc/self/status"), ("chrt", "--fifo", "1", "true")
     return {
         "clock_ns": time.time_ns(),
         "python": platform.python_version(),
@@ -1215,7 +1570,7 @@ def probe(
         "links": rows("ip", "-j", "addr", "show"),
         "routes": {address: rows("ip", "-j", "route", "get", address) for address in addresses},
         "rules": bool(list_rules("self")),
-        "real_time": printed_by("chrt", "--fifo", "1", "true")[1].strip()[-200:],
+        "real_time": printed(*real_time, errors=subprocess.STDOUT).strip()[-200:],
         "filters": read("/proc/sys/kernel/seccomp/actions_avail").split(),
         "filtered": bool(re.search(r"^Seccomp:\s*2$", status, re.M)),
         "network": rows("docker", "--host", engine, "network", "inspect", network),
@@ -1225,11 +1580,14 @@ def probe(
 
 def cannot_add() -> dict[str, str]:
     """Return why `DEVICES` cannot be made, tried in a network that ends with this process."""
-    if ctypes.CDLL(None).unshare(0x40000000) != 0:  # CLONE_NEWNET; only root may
+    import ctypes  # only here, as it takes long to load
+
+    if ctypes.CDLL(None).unshare(CLONE_NEWNET) != 0:  # only root may
         return {}
     printed("ip", "link", "add", "lkt0", "type", "veth", "peer", "name", "lkt1")
     add = ("ip", "link", "add")
-    errors = {name: printed_by(*add, f"lkt-{name}", *how)[1] for name, how in DEVICES.items()}
+    argvs = {name: (*add, f"lkt-{name}", *how) for name, how in DEVICES.items()}
+    errors = {name: printed(*argv, errors=subprocess.STDOUT) for name, argv in argvs.items()}
     return {name: error.strip() for name, error in errors.items() if error}
 
 
@@ -1259,6 +1617,8 @@ def disk_of(place: Path) -> str:
 
 def connections(router: str) -> list[tuple[str, str]]:
     """Return the connections of a router of Weave Net: the other host, and the data path."""
+    import http.client  # only here, as it takes long to load
+
     connection = http.client.HTTPConnection(router, timeout=10)
     try:
         connection.request("GET", "/status/connections")

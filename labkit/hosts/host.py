@@ -110,6 +110,8 @@ class Host:
 
     #: The interpreter of the agent.
     python = sys.executable
+    #: The path of its network namespace, where that is one of this machine.
+    namespace = ""
 
     def __init__(self, name: str = "local") -> None:
         self.name = name

@@ -67,6 +67,10 @@ class Job:
         """End the job and all its descendants (TERM, then KILL), and wait until they are gone."""
         self._call("stop", grace, grace=grace)
 
+    def remove(self, grace: float = 2.0) -> None:
+        """End the job and all its descendants, and remove its directory."""
+        self.host.call("remove", folder=self.directory, grace=grace, timeout=60 + grace)
+
     def stdout(self) -> str:
         """Return the job's output so far."""
         return str(self._call("wait")["stdout"])

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from uuid import uuid4
 
-from labkit.errors import RigError, UsageError
+from labkit.errors import RigError
 from labkit.hosts import agent
 from labkit.hosts.host import Host
 from labkit.hosts.jobs import Job, check_label, start_job
@@ -101,15 +100,10 @@ class Settings:
     def __enter__(self) -> Settings:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         failures = [outcome for outcome in self.restore() if not outcome.ok]
         self.notes += map(str, failures)
-        if failures and error is None:
+        if failures and kind is None:
             raise RigError(
                 f"{len(failures)} settings were not restored",
                 where=f"host {self.host.name}",
@@ -120,8 +114,7 @@ class Settings:
     def restore(self) -> list[Outcome]:
         """Undo the settings made here, the last one first; return the outcome of each."""
         if self._hold:
-            self._hold.stop()
-            self.host.run("rm", "-rf", "--", self._hold.directory)
+            self._hold.remove()
             self._hold = None
         return restore(self.host, journal=self.journal, owner=self._owner)
 
@@ -130,14 +123,20 @@ class Settings:
         return self.set_files({path: value})[path]
 
     def set_files(self, values: Mapping[str, str | int]) -> dict[str, bool]:
-        """Set files of sysfs or procfs; return which now have the value, with `notes` on others."""
-        if relative := [path for path in values if not path.startswith("/")]:
-            raise UsageError(f"not an absolute path: {relative[0]!r}")
-        return self._set({path: str(value) for path, value in values.items()})
+        """Set files of sysfs or procfs, or offloads such as ``"eth0 tx-udp_tnl-segmentation"``.
+
+        Return which now have the value, with `notes` on others.
+        """
+        texts = {target: str(value) for target, value in values.items()}
+        reasons = self.host.call(
+            "set_values", values=texts, label=self.label, owner=self._owner, journal=self.journal
+        )
+        self.notes += [f"{target}: {why}" for target, why in reasons.items() if why]
+        return {target: not why for target, why in reasons.items()}
 
     def set_offload(self, device: str, feature: str, value: str) -> bool:
         """Set an offload of a network device to "on" or "off"; return whether it is that now."""
-        return self._set({f"{device} {feature}": value})[f"{device} {feature}"]
+        return self.set_file(f"{device} {feature}", value)
 
     def move_irqs(self, cpus: str) -> int:
         """Move all interrupts to a CPU list; return how many accept it, with `notes` on others."""
@@ -155,13 +154,6 @@ class Settings:
         if (lowest := self.host.call("latency_request", seconds=2)) != 0:
             self.notes.append(f"{LATENCY_REQUEST}: 0 us was requested, but it is {lowest} us")
         return bool(lowest == 0 and self._hold.running())
-
-    def _set(self, values: dict[str, str]) -> dict[str, bool]:
-        reasons = self.host.call(
-            "set_values", values=values, label=self.label, owner=self._owner, journal=self.journal
-        )
-        self.notes += [f"{target}: {why}" for target, why in reasons.items() if why]
-        return {target: not why for target, why in reasons.items()}
 
 
 def offload(host: Host, target: str) -> str | None:

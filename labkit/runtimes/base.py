@@ -56,9 +56,9 @@ class Instance:
 
 @dataclass(frozen=True)
 class Started:
-    """A started workload: its process on the host, and its container for the engine."""
+    """A started workload: its process on the host, or its container for the engine."""
 
-    pid: int
+    pid: int = 0
     container: str = ""
 
 
@@ -158,15 +158,25 @@ def observed(instance: Instance, started: Started, facts: Facts) -> dict[str, An
     }
 
 
-def wait_ready(host: Host, started: Started, workload: Workload, seconds: float = 10.0) -> None:
-    """Return as soon as the workload's own process serves; raise `PlacementError` if it does not.
+def wait_ready(
+    host: Host,
+    reading: dict[str, Any],
+    workload: Workload,
+    priority: int = 0,
+    seconds: float = 10.0,
+) -> dict[str, Any]:
+    """Return process and facts as soon as the workload's own process serves, in a class by then.
 
-    A workload without a port is ready once its process is no longer what started it.
+    A workload without a port is ready once its process is no longer what started it; raise
+    `PlacementError` if it does not become ready.
     """
-    place: dict[str, Any] = {"pid": started.pid, "argv": list(workload.argv), "seconds": seconds}
-    if why := host.call("await_ready", port=workload.port, protocol=workload.protocol, **place):
-        where = f"host {host.name}, process {started.pid}"
+    waiting: dict[str, Any] = {"argv": list(workload.argv), "seconds": seconds}
+    found = host.call("observe_ready", reading=reading, priority=priority, **waiting)
+    if found["why"]:
+        where = f"host {host.name}, process {reading['pid'] or 'unknown'}"
+        why = found["why"][-800:]
         raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)
+    return dict(found)
 
 
 @contextmanager
@@ -184,18 +194,16 @@ def placed(
     instance = Instance(target, placement, workload, cpus, label)
     try:
         started = engine.start(instance)
-        wait_ready(target.host, started, workload)
-        if fifo := placement.limits.fifo:
-            target.host.call("set_real_time", pid=started.pid, priority=fifo)
         facts = engine.expect(instance, started)
         reading = observed(instance, started, facts)
-        found = dict(target.host.call("observe", **reading))
+        ready = wait_ready(target.host, reading, workload, placement.limits.fifo or 0)
+        reading["pid"], found = ready["pid"], ready["facts"]
         problems = differences(facts, found)
         raise_different(f"this is not {placement.label}", problems, verification=found)
         yield Server(
             reached_at(target, placement),
             workload.port,
-            started.pid,
+            ready["pid"],
             target.host,
             found,
             cpus,

@@ -36,15 +36,10 @@ class Docker(Engine):
         target, name = instance.target, PREFIX + instance.label
         options = self.options(instance)
         done = _docker(target, "run", "--detach", "--pull", "never", "--name", name, *options)
-        how, why = "did not start", done.stderr.strip()
-        if done.status == 0:
-            shown = _docker(target, "inspect", "--format", "{{.Id}} {{.State.Pid}}", name)
-            container, pid = shown.check("the container is gone").stdout.split()
-            if pid != "0":
-                return Started(int(pid), container)
-            how, why = "ended at once", self.logs(instance)
-        where = f"host {target.host.name}"
-        raise PlacementError(f"{instance.placement.label} {how}", where=where, why=why[-800:])
+        if done.status != 0:
+            where, why = f"host {target.host.name}", done.stderr.strip()[-800:]
+            raise PlacementError(f"{instance.placement.label} did not start", where=where, why=why)
+        return Started(container=done.stdout.strip())
 
     def stop(self, instance: Instance) -> None:
         """Remove the container, running or not."""

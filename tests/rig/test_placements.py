@@ -101,7 +101,10 @@ def unpublish(target: Target, started: Started) -> None:
 
 
 def to_cpu_0(target: Target, started: Started) -> None:
-    target.host.run("taskset", "-acp", "0", str(started.pid))
+    shown = ("docker", "inspect", "--format", "{{.State.Pid}}", started.container)
+    engine = {"DOCKER_HOST": str(target.engine)}
+    pid = started.pid or target.host.run(*shown, env=engine).stdout.strip()
+    target.host.run("taskset", "-acp", "0", str(pid))
 
 
 MEMORY, QUOTA = Limits(memory=64 << 20), Limits(period_us=10_000, quota_us=2_000)
@@ -200,7 +203,7 @@ def test_a_server_that_does_not_become_ready(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wait_ready, "__defaults__", (patience,))
+    monkeypatch.setattr(wait_ready, "__defaults__", (0, patience))
     place = (RUNTIMES[placement.runtime], lab.target(placement), placement, Workload(argv, 11111))
     with pytest.raises(PlacementError) as caught, placed(*place, cpus="1", label=label):
         raise AssertionError("verification passed")

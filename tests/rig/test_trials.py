@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from echoes import echoes
 
 from labkit.campaign.trial import Trial
 from labkit.errors import CommandFailed, FenceError, ManipulationError, PlacementError, UsageError
+from labkit.hosts import SshHost
 from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 from labkit.rig.base import Rig
@@ -28,6 +30,24 @@ BUSY = "(ulimit -t 1; while :; do :; done) || true"
 WHERE = f"hostname; taskset -cp $$; {BUSY}"
 #: Ends only once the other of two has begun: `sh -c MEET name OWN OTHER`.
 MEET = 'touch "/tmp/began-$1"; until [ -e "/tmp/began-$2" ]; do sleep 0.01; done; echo met'
+
+
+def test_a_plain_trial_takes_six_commands(
+    lab: Rig, make_trial: Make, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/method.md lists them."""
+    commands, execute = list[str](), SshHost._execute
+
+    def counted(host: SshHost, line: Sequence[str], *rest: Any) -> Any:
+        commands.append(f"{host.name}: {' '.join(line)[:200]}")
+        return execute(host, line, *rest)
+
+    monkeypatch.setattr(SshHost, "_execute", counted)
+    trial = make_trial(docker("bridge"))
+    with trial.serve(sockperf.server("block"), docker("bridge")) as server:
+        trial.measure(echoes(server.address))
+    assert len(commands) <= 6, commands
+    assert left() == []
 
 
 def count_characters(stdout: str, log: str) -> Measurement:

@@ -1,46 +1,33 @@
-"""Clients as they ended, and what their shells read of them."""
+"""Clients as they ended, read by the shell that starts them inside a placement."""
 
 from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 
 from labkit.campaign import ends
-from labkit.hosts import LocalHost
+from labkit.hosts import LocalHost, agent
 
-HERE = LocalHost()
 CPUS = sorted(os.sched_getaffinity(0))
 
 
 def ended(*argv: str) -> tuple[str, ends.End | None, int | None]:
-    result = HERE.run(*ends.guarded(argv), check=False)
+    result = LocalHost().run(*ends.guarded(argv), check=False)
     stderr, end = ends.take_end(result.stderr)
     return stderr, end, result.status
 
 
-DASH = Path("/bin/sh").resolve().name in ("dash", "busybox")
-needs_dash = pytest.mark.skipif(not DASH, reason="this shell reaps its children at once")
-
-
 def test_a_guarded_client_keeps_its_status_and_streams() -> None:
-    stderr, _, status = ended("sh", "-c", "echo no >&2; exit 3")
+    stderr, end, status = ended("sh", "-c", "echo no >&2; exit 3")
     assert (stderr, status) == ("no\n", 3)
-    assert HERE.run(*ends.guarded(["echo", "yes"])).stdout == "yes\n"
+    assert end is not None and end.own == end.inherited
+    assert ends.problems_of(end, "tool", ",".join(map(str, CPUS))) == []
+    assert LocalHost().run(*ends.guarded(["echo", "yes"])).stdout == "yes\n"
+    assert ended("sh", "-c", "kill -9 $$")[2] == 137
 
 
-@needs_dash
-def test_a_client_that_was_left_alone_ended_as_it_began() -> None:
-    _, end, _ = ended("sleep", "0.2")
-    assert end is not None
-    assert end.own == end.inherited
-    cpus = ",".join(map(str, CPUS))
-    assert ends.problems_of(end, "tool", cpus) == []
-
-
-@needs_dash
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
 def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
     move = f"taskset -pc {CPUS[1]} $$ >&2; chrt --batch --pid 0 $$ >&2"
@@ -54,7 +41,13 @@ def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
     assert end is not None and end.migrations >= 2
 
 
-@needs_dash
+def test_the_agent_reads_the_end_of_its_own_child() -> None:
+    end = ends.end_of(agent.end_of(os.spawnlp(os.P_NOWAIT, "true", "true")))
+    assert end is not None and ends.problems_of(end, "tool", end.cpus) == []
+    (problem,) = ends.problems_of(end, "tool", end.cpus, fifo=10)
+    assert re.match("client tool: scheduling class was .* at its end, not 1 10", problem)
+
+
 def test_the_time_of_a_client_and_its_children_is_counted() -> None:
     busy = "(ulimit -t 1; while :; do :; done) || true"
     _, end, _ = ended("sh", "-c", busy)

@@ -101,12 +101,12 @@ def test_what_changes_in_a_window_is_an_error(
     answers = [VERIFIED | first, VERIFIED | first | last]
     host = SimpleNamespace(
         name="sut",
-        call=lambda name, **options: answers.pop(0) if name == "observe" else {"lab0": "up"},
+        call=lambda name, **options: answers.pop(0),
     )
     trial = Trial(SimpleNamespace(hosts={}), {}, "trial-1")  # type: ignore[arg-type]
     server = Server("", 1, 7, host, VERIFIED, "0", list, ends_with_client=ends)  # type: ignore[arg-type]
     trial._keep("server", server)
-    before = trial._observe(host)
-    trial._seen = trial._observe(host)
+    links = {"host sut": {"lab0": "up"}}
+    before, trial._seen = trial._observe(links) | links, trial._observe(links) | links
     with pytest.raises(ManipulationError, match=said) if said else nullcontext():
         trial._check_unchanged(before, host)

@@ -14,8 +14,10 @@ import pytest
 from labkit.campaign import window
 from labkit.campaign.counters import Kernel
 from labkit.campaign.window import Load
-from labkit.hosts import Job, LocalHost, Result
+from labkit.hosts import LocalHost
 from labkit.tools.base import Client, Measurement
+
+ALL = f"0-{(os.cpu_count() or 1) - 1}"
 
 
 def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,18 +25,11 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
 
     The client lasts until labkit was stopped, and labkit is stopped when it waits for the client.
     """
-    waits, stopped, flags = tmp_path / "waits", tmp_path / "stopped", tmp_path / "flags"
-    wait = Job.wait
-
-    def wait_and_say_so(job: Job, timeout: float) -> Result:
-        waits.touch()
-        return wait(job, timeout)
-
+    stopped, flags = tmp_path / "stopped", tmp_path / "flags"
     monkeypatch.setattr(window, "LATE", 1.0)
-    monkeypatch.setattr(Job, "wait", wait_and_say_so)
     argv = ("sh", "-c", 'until [ -e "$0" ]; do sleep 0.01; done', str(stopped))
     client = Client(argv, "", 60.0, lambda out, log: Measurement({}))
-    folder, load = str(tmp_path / "window"), Load("tool", client, argv, ["true"], "")
+    folder, load = str(tmp_path / "window"), Load("tool", client, argv, "", ALL)
     pid = os.fork()
     if not pid:
         try:
@@ -45,7 +40,7 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
             os._exit(0)
 
     def stop() -> None:
-        while not waits.exists():
+        while not (tmp_path / "window" / "tool.err").exists():
             time.sleep(0.01)
         os.kill(pid, signal.SIGSTOP)
         stopped.touch()
@@ -64,9 +59,7 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
 def run(tmp_path: Path, *loads: tuple[str, ...], cache_line: Sequence[str] = ()) -> window.Window:
     """Run a window with some loads on this machine."""
     found = [
-        Load(
-            str(number), Client(argv, "", 5.0, lambda out, log: Measurement({})), argv, ["true"], ""
-        )
+        Load(str(number), Client(argv, "", 5.0, lambda out, log: Measurement({})), argv, "", ALL)
         for number, argv in enumerate(loads)
     ]
     own = [Kernel(LocalHost(), {"": os.getpid()})]
@@ -79,7 +72,8 @@ def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
         ("sh", "-c", text) for text in ("echo out; echo err >&2", "sleep 0.2; exit 3", "exit 4")
     ]
     found = run(tmp_path, *loads)
-    assert found.job.status == 3 and not (tmp_path / "window").exists()
+    assert (found.job.status, found.job.timed_out) == (3, False)
+    assert not (tmp_path / "window").exists()
     assert (found.texts["0.out"], found.texts["0.err"]) == ("out\n", "err\n")
     ((_, (before, after)),) = found.snapshots
     assert after["clock_ns"] - before["clock_ns"] > 0.2e9 and before["ran_ns"] <= after["ran_ns"]

@@ -97,25 +97,6 @@ def test_both_ends_of_a_link_must_name_each_other() -> None:
     assert "tunnel" not in agent.bridge_facts([], HOST, entries)
 
 
-def test_a_macvlan_is_on_its_parent() -> None:
-    own = [device("eth0", 4, "macvlan", {"mode": "bridge"}, link_index=3)]
-    assert agent.bridge_facts(own, HOST, [])["macvlan of lab1"] == "bridge"
-
-
-def test_settings_of_links() -> None:
-    flags = ["UP", "NO-CARRIER"]
-    links = [
-        {"ifname": "lab0", "mtu": 1500, "txqlen": 1000, "flags": flags},
-        device("br0", 2, "bridge", {}, mtu=1500, flags=flags),
-    ]
-    queues = "qdisc tbf 1: dev lab0 root refcnt 2 rate 1Gbit\nqdisc noqueue 0: dev br0 root"
-    assert agent.link_facts(links, queues, "inside") == {
-        "lab0 inside": "MTU 1500, up, no carrier, queue of 1000, "
-        "qdisc tbf 1: dev lab0 root rate 1Gbit",
-        "br0 inside": "MTU 1500, up, queue of 0, qdisc noqueue 0: dev br0 root",
-    }
-
-
 V1 = {"cpuset.cpus": "1", "cpu.shares": "512", "memory.limit_in_bytes": "67108864"}
 V1 |= {"cpu.cfs_quota_us": "2000", "cpu.cfs_period_us": "10000"}
 V1 |= {"blkio.throttle.read_iops_device": "254:0 400"}
@@ -167,15 +148,6 @@ def test_limits_and_counters_of_a_group_and_of_those_above(groups: Path) -> None
     assert "periods under a CPU quota that is gone, /labkit/t1" not in found
 
 
-def test_a_hierarchy_outside_the_group_is_named() -> None:
-    base = agent.GROUPS
-    paths = {f"{base}/cpu": "/labkit/a", f"{base}/pids": "", f"{base}/unified": ""}
-    found = agent.group_facts({**paths, f"{base}/systemd": ""}, "/labkit/a")
-    assert found["control group"] == f"/ of {base}/pids"
-    assert agent.group_facts(paths, "")["control group"] == "/labkit/a"
-    assert agent.group_facts({base: "/user.slice"}, "")["control group"] == "none"
-
-
 def test_a_group_that_is_there_stays_as_it_is(groups: Path) -> None:
     assert agent.make_group("/labkit/t1", {"cpu.max": "5000 10000"}) == [f"{groups}/labkit/t1"]
     assert (groups / "labkit/t1/cpu.max").read_text() == f"{V2['cpu.max']}\n"
@@ -213,6 +185,10 @@ def test_a_process_is_ready_when_it_listens_itself() -> None:
             why = host.call("await_ready", pid=other.pid, **place)
             assert why == "nothing listens on the port yet"
             assert host.call("observe", pid=other.pid)["command"] == "sleep 60"
+            if os.geteuid() == 0:
+                reading = {"pid": other.pid, "namespace": "/proc/self/ns/net"}
+                seen = host.call("observe_all", readings={"sleep": reading, "here": {}})
+                assert seen["sleep"]["network"] == "the host's" and seen["here"]["online CPUs"]
             waits = {"port": 0, "protocol": "udp", "argv": ["sleep", "60"], "seconds": 0.1}
             assert host.call("await_ready", pid=other.pid, **waits) == ""
             assert host.call("await_ready", pid=own, **waits).startswith("it runs ")

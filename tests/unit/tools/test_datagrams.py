@@ -13,7 +13,7 @@ from recordings import ADDRESS, read
 
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
-from labkit.runtimes.base import Started, wait_ready
+from labkit.runtimes.base import wait_ready
 from labkit.tools import datagrams
 from labkit.tools.base import python
 
@@ -48,7 +48,8 @@ def test_a_sink_counts_every_datagram_and_answers_none() -> None:
         port = int(one.getsockname()[1])
     workload = datagrams.sink(port)
     with subprocess.Popen(workload.argv, stdin=subprocess.DEVNULL) as process:
-        wait_ready(LocalHost(), Started(process.pid), workload)
+        reading = {"pid": process.pid, "port": workload.port, "protocol": workload.protocol}
+        wait_ready(LocalHost(), reading, workload)
         argv = (*datagrams.watch(ADDRESS, process.pid, 60).argv[:-3], "0.2", "3", "0")
         with (
             subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as counting,

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recordings import read
 
-from labkit.campaign.window import thinned
 from labkit.errors import ToolOutput
-from labkit.hosts import LocalHost
+from labkit.hosts.agent import thinned
 from labkit.tools import sfnt_pingpong as sfnt
 from labkit.tools import sockperf
 from labkit.tools.base import Measurement
@@ -75,9 +74,9 @@ def test_the_rows_that_are_kept_are_spread_evenly_over_the_window(
     tmp_path: Any, want: int, rows: list[int]
 ) -> None:
     path, log = tmp_path / "log", read("sockperf-block.log")
-    assert LocalHost().run(*thinned(str(path), want)).stdout == ""
+    assert thinned(str(path), want) == ""
     path.write_text(log)
-    text = LocalHost().run(*thinned(str(path), want)).stdout
+    text = thinned(str(path), want)
     numbers = [int(line.split(",")[0]) for line in text.splitlines() if line[:1].isdigit()]
     assert numbers == rows and text.startswith(log.partition("packet, tx")[0])
     measurement = sockperf.parse(read("sockperf-block.txt"), text, messages=want)
