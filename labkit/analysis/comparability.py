@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -61,11 +61,12 @@ class Subject:
         return dict(self.campaign.facts.get(role, {}).get("stable", {}))
 
 
-def _of_cells(conditions: pd.DataFrame, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def _of_cells(conditions: pd.DataFrame, cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the conditions that are of some cells."""
+    levels = {name: conditions[name].to_numpy() for cell in cells for name in cell}
     mask = np.zeros(len(conditions), dtype=bool)
     for cell in cells:
-        wanted = [conditions[n].to_numpy() == level for n, level in cell.items() if level != "all"]
+        wanted = [levels[name] == level for name, level in cell.items() if level != "all"]
         mask |= np.logical_and.reduce(wanted)
     return conditions[mask]
 
@@ -160,9 +161,8 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
 
 
 def _routers(subject: Subject) -> str:
-    if "router" not in subject.campaign.ok:
-        return ""
-    return " and ".join(sorted(set(subject.trials(subject.conditions)["router"]) - {""}))
+    routers = set(subject.trials(subject.conditions).get("router", ()))
+    return " and ".join(sorted(routers - {""}))
 
 
 #: Rules on the rig, by their name in ``needs``.

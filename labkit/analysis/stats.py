@@ -200,6 +200,7 @@ class BlockTable:
         self.factors = tuple(factors)
         codes = trials.groupby(list(factors), dropna=False, sort=False).ngroup()
         self.conditions = trials.loc[~codes.duplicated(), [*factors, *constant]].astype(object)
+        self._levels = {name: column.to_numpy() for name, column in self.conditions.items()}
         number = pd.to_numeric(trials[value], errors="coerce")
         if "status" in trials:
             number = number.where(trials["status"] == "ok")
@@ -245,7 +246,7 @@ class BlockTable:
         refuse_unknown("factor", cell, self.conditions)
         matches = np.ones(len(self.conditions), dtype=bool)
         for name, level in cell.items():
-            matches &= self.conditions[name].to_numpy() == level
+            matches &= self._levels[name] == level
         label = ", ".join(str(level) for level in cell.values())
         if not matches.any():
             raise NotMeasured(f"{label}: not in this campaign")
