@@ -63,10 +63,9 @@ class Subject:
 
 def _of_cells(conditions: pd.DataFrame, cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the conditions that are of some cells."""
-    levels = {name: conditions[name].to_numpy() for cell in cells for name in cell}
     mask = np.zeros(len(conditions), dtype=bool)
     for cell in cells:
-        wanted = [levels[name] == level for name, level in cell.items() if level != "all"]
+        wanted = [conditions[n].to_numpy() == level for n, level in cell.items() if level != "all"]
         mask |= np.logical_and.reduce(wanted)
     return conditions[mask]
 

@@ -190,6 +190,7 @@ class Host:
             finally:
                 if process.returncode is None:
                     os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
         status = process.returncode
         return (status if status >= 0 else 128 - status), out, err
 

@@ -141,6 +141,7 @@ def test_a_wrong_network_is_rejected(
     lab: Rig,
     make_trial: Callable[..., Trial],
     left: Left,
+    monkeypatch: pytest.MonkeyPatch,
     engine: str,
     network: str,
     really: str,
@@ -150,11 +151,9 @@ def test_a_wrong_network_is_rejected(
     trial = make_trial(placement)
     if infeasible(lab, trial, placement):
         return
-    trial._runtimes[engine] = (
-        broken(engine, after=unpublish)
-        if really == "unpublished"
-        else broken(engine, container(engine, really))
-    )
+    another = None if really == "unpublished" else container(engine, really)
+    after = unpublish if really == "unpublished" else None
+    monkeypatch.setitem(RUNTIMES, engine, broken(engine, another, after=after))
     serving = trial.serve(sockperf.server("block"), placement)
     with pytest.raises(ManipulationError, match=re.escape(why)), serving:
         pass
