@@ -303,6 +303,10 @@ class Trial:
         The workload must end by itself. The block begins when the first container has started.
         The column ``NAME_containers`` counts them; none, or an error, is a flag.
         """
+        if placement.runtime != "docker":
+            raise UsageError(
+                f"{placement.label} cannot be started in a loop", remedy="use Docker: docker(...)"
+            )
         target, runtime = self._rig.target(placement), RUNTIMES[placement.runtime]
         self._commands.append(brief(workload.argv))
         label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))

@@ -14,7 +14,7 @@ import pytest
 from echoes import echoes
 
 from labkit.campaign.trial import Trial
-from labkit.errors import CommandFailed, FenceError, ManipulationError, PlacementError, UsageError
+from labkit.errors import CommandFailed, FenceError, ManipulationError, UsageError
 from labkit.hosts import SshHost
 from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
@@ -196,7 +196,7 @@ def test_a_looped_container_that_fails_is_a_flag(lab: Rig, make_trial: Make, lef
     (flag,) = [flag for flag in trial.record["flags"] if flag.startswith("churn: ")]
     assert "no-such-program" in flag
     with (
-        pytest.raises(PlacementError, match="starting containers in a loop"),
+        pytest.raises(UsageError, match="cannot be started in a loop"),
         trial.churn(Workload(("true",), 0), bare("cgroup")),
     ):
         pass
