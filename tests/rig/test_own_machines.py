@@ -57,7 +57,7 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     process = own.command(*run)
     until(data, 2, process)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     killed = load(data / "affinity-spinning").trials["trial"].tolist()
     assert state() != before
     own.labkit("restore", "--rig", str(own.path))

@@ -63,7 +63,7 @@ def test_a_kill_leaves_nothing(tmp_path: Path) -> None:
             assert left() != []
         finally:
             os.kill(user.pid, signal.SIGKILL)
-            user.wait()
+            user.communicate()
     with lock.locked(PATIENCE):
         clean()
         assert left() == []
