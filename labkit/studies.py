@@ -158,7 +158,7 @@ def check_complete(run: Run) -> None:
         return
     left = planned - done - failed
     counts = [f"{failed} failed"] * (failed > 0) + [f"{left} are left"] * (left > 0)
-    over = not failed and run.parameters.get("minutes")
+    over = left and run.parameters.get("minutes")
     raise (TimeOver if over else LabkitError)(
         f"of {planned} planned trials {' and '.join(counts)}",
         where=str(campaign),
