@@ -16,9 +16,10 @@ from labkit.runtimes.verify import raise_different
 
 # An engine's command is not the parent of what it starts inside a placement, so that a shell is. A
 # client holds the writing end of a pipe until it ends. What is left of it is read then, before its
-# shell reaps it: dash and busybox do not while they read a command's output, bash does.
+# shell reaps it: dash and busybox do not while they read a command's output, bash does. dash also
+# reaps after a builtin, so that none runs from the client's start on.
 _GUARD = r"""[ -e /proc/self/fd/0 ] || exec "$@"
-: | { exec 7>/proc/self/fd/0; "$@" </dev/null & exec 7>&-
+: | { { "$@" </dev/null & } 7>/proc/self/fd/0
 seen=$(cat; cat "/proc/$!/stat" "/proc/$!/status" "/proc/$!/sched" /proc/self/stat 2>&1) || true
 printf '\n@@ ended %s\n@@ seen\n' "$seen" >&2
 wait "$!"; }"""

@@ -28,6 +28,14 @@ def test_a_guarded_client_keeps_its_status_and_streams() -> None:
     assert ended("sh", "-c", "kill -9 $$")[2] == 137
 
 
+def test_a_client_that_ends_at_once_is_read_before_it_is_reaped() -> None:
+    os.sched_setaffinity(0, CPUS[:1])  # so that it often ends before its shell goes on
+    try:
+        assert all(ended("true")[1] for _ in range(400))
+    finally:
+        os.sched_setaffinity(0, CPUS)
+
+
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
 def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
     move = f"taskset -pc {CPUS[1]} $$ >&2; chrt --batch --pid 0 $$ >&2"
