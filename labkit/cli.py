@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +58,8 @@ RIG = click.option(
 )
 
 
-def measuring(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of commands that measure; SIGTERM and SIGHUP end them as Ctrl-C does."""
-
-    @functools.wraps(command)
-    def interruptible(**given: Any) -> None:
-        with ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
-            command(**given)
-
-    new = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
-    wait = click.option("--wait", is_flag=True, help="Wait while another process uses the rig.")
-    return new(wait(interruptible))
+NEW = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
+WAIT = click.option("--wait", is_flag=True, help="Wait while another process uses the rig.")
 
 
 def _read_values(
@@ -107,7 +97,8 @@ def app() -> None:
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line, turning errors into a message and an exit code."""
     try:
-        app.main(args=argv, prog_name="labkit", standalone_mode=False)
+        with ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+            app.main(args=argv, prog_name="labkit", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -140,7 +131,8 @@ def main(argv: list[str] | None = None) -> Any:
     help="Set a parameter of the notebooks.",
 )
 @RIG
-@measuring
+@NEW
+@WAIT
 @click.option("--scheduler", default="", help="A Dask scheduler, whose workers offer the rigs.")
 def run(
     studies: tuple[str, ...],
@@ -202,7 +194,8 @@ def worker(scheduler: str, rig: dict[str, str], options: tuple[str, ...]) -> Non
 @app.command(epilog="Examples: labkit ask affinity-spinning | labkit ask cpu-quota --new")
 @click.argument("study")
 @RIG
-@measuring
+@NEW
+@WAIT
 def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
     """Measure a few conditions of STUDY in about two minutes, and print how they compare.
 
@@ -254,7 +247,8 @@ def status(folders: tuple[Path, ...]) -> None:
 @app.command(epilog="Examples: labkit report data/reference | labkit report --measure -P quick")
 @click.option("--measure", is_flag=True, help="Measure every study first.")
 @PROFILE(default="ask")
-@measuring
+@NEW
+@WAIT
 @DATA
 def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None) -> None:
     """Analyse the campaigns in DATA, and write a page a study, the ledger and the index.
@@ -335,44 +329,10 @@ def doctor(path: Path | None) -> None:
     sys.exit(any(one.needed and not one.ok for found in results.values() for one in found))
 
 
-def _show(by_role: Mapping[str, Any], nothing: str) -> None:
-    """Print what was done, with the role of the host before each line; raise the first error."""
-    errors = [one for one in by_role.values() if isinstance(one, LabkitError)]
-    for role, lines in by_role.items():
-        texts = [f"{lines.what}: {lines.why}"] if lines in errors else lines or [nothing]
-        click.echo("\n".join(f"{role}: {text}".removeprefix(": ") for text in texts))
-    if errors:
-        raise errors[0]
-
-
-@app.command(epilog="Examples: labkit restore | labkit restore --rig rig.toml")
-@MACHINES
-def restore(path: Path | None) -> None:
-    """Undo host settings that a killed campaign left changed."""
-    from labkit.hosts import LocalHost
-    from labkit.hosts import restore as undo
-    from labkit.rig import lock, machines, netns
-
-    with lock.locked():
-        if path is None and netns.existing():
-            # Settings of its hosts would be looked for on this machine, where they never were.
-            raise LabkitError(
-                "a virtual rig was left, whose hosts have settings of their own",
-                remedy="labkit clean removes it, and restores the settings of this machine",
-            )
-        if path:
-            # Only settings of trials: others in a host's journal belong to another rig.
-            by_role = machines.each(path, lambda file, role, host: undo(host, label="trial-"))
-        else:
-            by_role = {"": undo(LocalHost())}
-    _show(by_role, "nothing to restore")
-    sys.exit(any(not outcome.ok for outcomes in by_role.values() for outcome in outcomes))
-
-
 @app.command(epilog="Examples: labkit clean | labkit clean --rig rig.toml")
 @MACHINES
 def clean(path: Path | None) -> None:
-    """Remove what a killed campaign left on this machine, and nothing else.
+    """Remove what a killed campaign left on this machine, and restore the settings it changed.
 
     With --rig, on the hosts of the file. No other machine may be measuring on them.
     """
@@ -384,21 +344,17 @@ def clean(path: Path | None) -> None:
         return
     with lock.locked():
         by_role = machines.each(path, machines.sweep) if path else {"": remove()}
-        _show(by_role, "nothing was left")
+    errors = [one for one in by_role.values() if isinstance(one, LabkitError)]
+    for role, lines in by_role.items():
+        texts = [f"{lines.what}: {lines.why}"] if lines in errors else lines or ["nothing was left"]
+        click.echo("\n".join(f"{role}: {text}".removeprefix(": ") for text in texts))
+    if errors:
+        raise errors[0]
 
 
 @app.group()
 def dataset() -> None:
-    """Pack a dataset into a few files, describe it, or verify its files."""
-
-
-@dataset.command(epilog="Example: labkit dataset describe data/reference")
-@click.argument("folder", type=_FOLDER)
-def describe(folder: Path) -> None:
-    """Write the description of the packed campaigns in FOLDER, and print what they are."""
-    from labkit.analysis import package
-
-    click.echo(package.describe(folder).to_string(index=False))
+    """Pack a dataset into a few files, or verify its files."""
 
 
 @dataset.command(epilog="Example: labkit dataset verify data/reference")
@@ -416,7 +372,7 @@ def verify(folder: Path) -> None:
 @click.argument("folder", type=_FOLDER)
 @click.option("--output", "-o", type=_OUTPUT, required=True, help="A new folder.")
 def pack(folder: Path, output: Path) -> None:
-    """Pack each campaign in FOLDER into a few files, and describe them."""
+    """Pack each campaign in FOLDER, packed or not, into a few files, and describe them."""
     from labkit.analysis import package
 
     package.pack(folder, output)

@@ -10,14 +10,16 @@ if [ $# = 0 ]; then
     exit 2
 fi
 .venv/bin/labkit dataset verify data/reference
+new=$(mktemp -d -p data)
+trap 'rm -rf "$new"' EXIT
+cp -r data/reference "$new/all"
 for campaign in "$@"; do
     study=$(.venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["study"])' <"$campaign/plan.json")
-    rm -rf "data/reference/$study"
-    .venv/bin/labkit dataset pack "$campaign" --output "data/reference/$study"
-    # The description of data/reference stands for all its campaigns.
-    (cd "data/reference/$study" && rm README.md LICENSE SHA256SUMS CITATION.cff \
-        datapackage.json schema.json ro-crate-metadata.json)
+    rm -rf "$new/all/$study"
+    cp -r "$campaign" "$new/all/$study"
 done
-.venv/bin/labkit dataset describe data/reference
+.venv/bin/labkit dataset pack "$new/all" --output "$new/packed"
+rm -r data/reference
+mv "$new/packed" data/reference
 scripts/outputs.sh
 git diff --stat -- data notebooks tests/golden

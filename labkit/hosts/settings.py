@@ -108,7 +108,7 @@ class Settings:
                 f"{len(failures)} settings were not restored",
                 where=f"host {self.host.name}",
                 why="; ".join(map(str, failures)),
-                remedy="set them by hand; `labkit restore` forgets one whose prior value is back",
+                remedy="set them by hand; `labkit clean` forgets one whose prior value is back",
             )
 
     def restore(self) -> list[Outcome]:

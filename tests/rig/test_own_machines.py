@@ -60,7 +60,6 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     process.communicate()
     killed = load(data / "affinity-spinning").trials["trial"].tolist()
     assert state() != before
-    own.labkit("restore", "--rig", str(own.path))
     own.labkit("clean", "--rig", str(own.path))
     assert state() == before
     again = own.labkit("clean", "--rig", str(own.path))
@@ -106,11 +105,11 @@ def test_settings_that_a_killed_process_left_are_restored(own: Machines) -> None
     said, _ = process.communicate(timeout=100)
     changed = state()
     assert changed["settings sut"] != before["settings sut"], said
-    restored = own.labkit("restore", "--rig", str(own.path))
+    restored = own.labkit("clean", "--rig", str(own.path))
     assert "tcp_slow_start_after_idle" in restored
     assert state() == before
-    again = own.labkit("restore", "--rig", str(own.path))
-    assert set(again.splitlines()) == {f"{role}: nothing to restore" for role in own.servers}
+    again = own.labkit("clean", "--rig", str(own.path))
+    assert set(again.splitlines()) == {f"{role}: nothing was left" for role in own.servers}
 
 
 def test_the_state_of_all_hosts_is_shown_at_once(own: Machines) -> None:

@@ -15,7 +15,6 @@ from labkit import cli, data, studies
 from labkit.analysis import publish
 from labkit.errors import LabkitError, TimeOver, UsageError
 from labkit.paths import SHIPPED, project
-from labkit.rig import lock, netns
 
 GROUPS = ("", "dataset")
 NAMES = [*GROUPS, *set(cli.app.commands) - {*GROUPS}]
@@ -122,19 +121,6 @@ def test_a_study_is_measured_with_its_profile_and_answered(
     assert ("trials are left" in found.stderr) == over
     ((name, parameters),) = measured
     assert name == "20-cpu-quota" and parameters["cells"] == "quotas" and parameters["new"]
-
-
-def test_settings_of_a_rig_that_was_left_are_not_restored_without_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Those of its hosts would be looked for on this machine, where they never were."""
-    monkeypatch.setattr(lock, "LOCK", tmp_path / "lock")
-    monkeypatch.setattr(netns, "existing", lambda: ["labkit-sut"])
-    monkeypatch.setattr("labkit.hosts.restore", lambda host: pytest.fail("it restored"))
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["restore"])
-    assert stop.value.code == 1
-    assert "labkit clean" in capsys.readouterr().err
 
 
 def test_a_release_lacks_what_only_people_can_give(tmp_path: Path) -> None:
