@@ -62,6 +62,8 @@ def check_release(folder: Path) -> list[str]:
             missing.append(f"CITATION.cff: the ORCID of {person}")
     if not citation.get("doi"):
         missing.append("CITATION.cff: a DOI (a deposit can reserve one before it is published)")
+    if not citation.get("repository-code"):
+        missing.append("CITATION.cff: repository-code, the address of the repository")
     ours = {name: citation.get(name) for name in ("title", "version", "license", "keywords")}
     ours |= {"creators": authors, "doi": citation.get("doi")}
     creators = [(one["name"], one.get("orcid", "")) for one in deposit["creators"]]

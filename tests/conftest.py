@@ -1,12 +1,14 @@
 """What every test run shares: when rig and browser tests can run, and what is said at the end.
 
 ``LABKIT_REQUIRE_RIG=1`` (set by ``.ci/run`` where a rig can be had) makes a skipped rig test, or a
-run without any, a failure, except where a program that no distribution packages is not on PATH.
+run without any, a failure, except where a program that no distribution packages is not on PATH, or
+this machine runs no privileged container.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -76,7 +78,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         item.config.stash[COUNTS][reason] += 1
-        if REQUIRED and not reason.endswith("is not on PATH"):
+        if REQUIRED and not re.search("is not on PATH$|this machine runs no", reason):
             report.outcome = "failed"
             report.longrepr = f"LABKIT_REQUIRE_RIG is set, and this rig test did not run: {reason}"
     elif report.when == "call":

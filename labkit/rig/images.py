@@ -21,8 +21,9 @@ Say = Callable[[str], None]
 
 
 def folders() -> list[Path]:
-    """Return the directories of ``containers/`` that an image is built from."""
-    return [path.parent for path in sorted(project("containers").glob("*/Dockerfile"))]
+    """Return the directories of ``containers/`` that an image is built from, but for the lab's."""
+    paths = sorted(project("containers").glob("*/Dockerfile"))
+    return [path.parent for path in paths if path.parent.name != "lab"]
 
 
 def tag(folder: Path) -> str:

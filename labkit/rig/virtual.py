@@ -178,6 +178,8 @@ def _rig(
         "network work runs on the sender's CPU, unless a campaign moves it (receiving_cpu)",
         "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
     ]
+    if Path("/.dockerenv").exists():
+        caveats.append("all of it is inside a container: its engine and limits are below every number")
     if rate:
         mbit = f"{rate / 1e6:g} Mbit/s"
         links += f", {mbit} each way, by a token bucket at each end"

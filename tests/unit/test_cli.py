@@ -133,6 +133,7 @@ def test_a_release_lacks_what_only_people_can_give(tmp_path: Path) -> None:
 
     def lacks(orcid: dict[str, str], **more: Any) -> str:
         ours = citation | {"authors": [doe | orcid], "doi": "10.5281/zenodo.1"}
+        ours |= {"repository-code": "https://example.org/labkit"}
         (tmp_path / "CITATION.cff").write_text(yaml.safe_dump(ours))
         theirs = deposit | {"doi": "10.5281/zenodo.1", "creators": [{"name": "Doe, Jane"}]} | more
         (tmp_path / ".zenodo.json").write_text(json.dumps(theirs))

@@ -1,0 +1,42 @@
+"""The laboratory as an image: built by an engine of the lab, it answers a question in itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.hosts import LocalHost
+from labkit.paths import SHIPPED
+from labkit.rig import engine, images, lock
+
+pytestmark = pytest.mark.rig
+
+
+@pytest.fixture
+def socket() -> Iterator[str]:
+    """An engine that runs privileged containers."""
+    local = LocalHost()
+    with lock.locked(patience=900), engine.building_daemon(local) as found:
+        images.ensure_base(local, found)
+        env = {"DOCKER_HOST": found}
+        argv = ("docker", "run", "--rm", "--privileged", "--network", "host", images.BASE, "true")
+        tried = local.run(*argv, env=env, check=False)
+        if tried.status != 0:
+            reason = tried.stderr.strip().splitlines()[0]
+            pytest.skip(f"this machine runs no privileged container: {reason}")
+        yield found
+
+
+def test_a_question_is_answered_in_a_container(socket: str) -> None:
+    env, tag = {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}, "labkit/lab:test"
+    build = ("docker", "build", "--network", "host", "--tag", tag, "--file")
+    local = LocalHost()
+    local.run(
+        *build, str(SHIPPED / "containers/lab/Dockerfile"), str(SHIPPED), env=env, timeout=900
+    )
+    run = ("docker", "run", "--rm", "--privileged", "--network", "host")
+    answered = local.run(
+        *run, "--volume", "/var/lib/labkit", tag, "ask", "rps", env=env, timeout=900
+    )
+    assert "with RPS" in answered.stdout and "65-rps.html" in answered.stdout
