@@ -179,7 +179,7 @@ def _rig(
         "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
     ]
     if Path("/.dockerenv").exists():
-        caveats.append("all of it is inside a container: its engine and limits are below every number")
+        caveats.append("all of it is inside a container, whose limits are those of the lab")
     if rate:
         mbit = f"{rate / 1e6:g} Mbit/s"
         links += f", {mbit} each way, by a token bucket at each end"
