@@ -275,16 +275,15 @@ def ratio(numbers: Numbers) -> Mean:
 def equivalence(numbers: Numbers, estimate: Mean, low: float, high: float) -> float:
     """Return the p-value that a ratio lies within bounds, allowing for trials that failed.
 
-    Blocks that one side lost more often than the other count as lying at twice the distance of the
-    bound: a condition that fails may be one that is slow.
+    Between two bounds blocks that one side lost more often than the other count as lying at twice
+    the distance of the upper one: a condition that fails may be one that is slow.
     """
     shown = estimate.p_inside(low, high)
     extra = abs(numbers.lost[0] - numbers.lost[-1])
-    if not extra or not numbers.log or not shown < 0.5:
+    if not extra or not numbers.log or not shown < 0.5 or math.isinf(low) or math.isinf(high):
         return shown
-    bound = math.log(high) if math.isfinite(high) else -math.log(low)
     logs = numbers.values[:, 0] - numbers.values[:, -1]
-    missing = [math.copysign(2 * bound, estimate.centre)] * extra
+    missing = [math.copysign(2 * math.log(high), estimate.centre)] * extra
     return max(shown, Mean.of([*logs[~np.isnan(logs)], *missing]).p_inside(low, high))
 
 

@@ -33,8 +33,9 @@ def write(folder, factors, values, *, blocks=10, spread=0.02, seed=1, twice=None
     """Write a campaign and return it as `labkit.load` does.
 
     `values` returns the columns of a trial for its levels and block, a dict of numbers without
-    noise, or None where the trial fails. Conditions with the levels `twice` are repeated in each
-    block. The plan may have ``samples``, a column of which each trial then has 50, and ``facts``.
+    noise, or None where the trial fails; a list has those of each attempt so far. Conditions with
+    the levels `twice` are repeated in each block. The plan may have ``samples``, a column of which
+    each trial then has 50, and ``facts``.
     """
     random, samples = np.random.default_rng(seed), plan.pop("samples", None)
     hosts, outcome = plan.pop("facts", facts()), ""
@@ -50,21 +51,24 @@ def write(folder, factors, values, *, blocks=10, spread=0.02, seed=1, twice=None
         change = random.normal(0, 10 * spread)
         for position, place in enumerate(places, start=1):
             trial, (cell, repeat) = f"b{block:02d}-p{position:02d}", cells[place]
-            found = values(cell, block) or {}
             noise = np.exp(change + random.normal(0, spread))
-            row = {"trial": trial, "attempt": 1, "block": block, "position": position}
-            row |= {"session": 1, "repeat": repeat, **levels[place], "flags": "", "seconds": 1.0}
-            row |= {"status": "ok" if found else "failed", "problem": "" if found else "it failed"}
-            row |= {"saturated": False, "n_samples": 50 * bool(samples and found)}
-            row |= {"started_ns": (10**9 + 100 * block + position) * 10**9}
-            row |= {name: value * noise for name, value in found.items()}
-            outcome = outcome or next(iter(found), "")
-            home = folder / "trials" / f"{trial}-a1"
-            home.mkdir(parents=True, exist_ok=True)
-            (home / "trial.json").write_text(json.dumps({"format": FORMAT, "rows": [row]}))
-            if samples and found:
-                table = pd.DataFrame({"trial": trial, samples: random.integers(900, 9000, 50)})
-                table.to_parquet(folder / "samples.parquet" / f"{trial}-a1.parquet", index=False)
+            made = values(cell, block)
+            for attempt, found in enumerate(made if isinstance(made, list) else [made], start=1):
+                row = {"trial": trial, "attempt": attempt, "block": block, "position": position}
+                row |= {"session": 1, "repeat": repeat, **levels[place], "flags": ""}
+                row |= {"status": "ok" if found else "failed", "problem": "it failed" * (not found)}
+                row |= {"saturated": False, "n_samples": 50 * bool(samples and found)}
+                row |= {"started_ns": (10**9 + 100 * block + position) * 10**9, "seconds": 1.0}
+                row |= {name: value * noise for name, value in (found or {}).items()}
+                outcome = outcome or next(iter(found or {}), "")
+                home = folder / "trials" / f"{trial}-a{attempt}"
+                home.mkdir(parents=True, exist_ok=True)
+                (home / "trial.json").write_text(json.dumps({"format": FORMAT, "rows": [row]}))
+                if samples and found:
+                    table = pd.DataFrame({"trial": trial, samples: random.integers(900, 9000, 50)})
+                    table.to_parquet(
+                        folder / "samples.parquet" / f"{home.name}.parquet", index=False
+                    )
     document = {
         "study": "made-up",
         "labkit": "0.1.0",
