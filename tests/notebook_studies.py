@@ -1,5 +1,6 @@
 """Reads a study notebook up to where it runs, with other parameters."""
 
+import linecache
 from typing import Any
 
 import nbformat
@@ -15,7 +16,10 @@ def declared(name: str, **parameters: Any) -> dict[str, Any]:
             continue
         if "study.run(" in cell.source:
             break
-        exec(compile(cell.source, cell.id, "exec"), names)
+        # A plan reads the source of its protocol back.
+        file, lines = f"<{name} {cell.id}>", cell.source.splitlines(keepends=True)
+        linecache.cache[file] = (len(cell.source), None, lines, file)
+        exec(compile(cell.source, file, "exec"), names)
         if "parameters" in cell.metadata.get("tags", []):
             unknown = set(parameters) - set(names)
             assert not unknown, f"the notebook has no {unknown}"

@@ -9,38 +9,35 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import linecache
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-import nbformat
 import pytest
 import yaml
 
 import labkit
+from labkit import placement as known
 from labkit import treatments
 from labkit.errors import PlacementError
 from labkit.hosts.host import Result
 from labkit.hosts.target import Image, Network, Storage, Target
-from labkit.placement import (
-    BASELINE_LEVELS,
-    ENGINES,
-    NETWORKS,
-    STORAGES,
-    Limits,
-    Placement,
-    Workload,
-    bare,
-    waiting,
-)
+from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
+from labkit.rig.dry import DryHost
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
 from labkit.tools import exchange
 
 HERE = Path(__file__).parent
 ROOT = labkit.project()
-REFERENCE = ROOT / "data" / "reference"
+REFERENCE, PROFILES = ROOT / "data" / "reference", ROOT / "notebooks" / "profiles"
+#: Names of the notebooks of studies, without a private one that has no reference.
+STUDIES = [
+    path.stem
+    for path in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb"))
+    if (REFERENCE / path.stem.partition("-")[2]).is_dir()
+]
 
 
 def ledger():
@@ -57,8 +54,9 @@ def ledger():
 class Recorder:
     """A host that runs nothing: it records commands and answers as a real one does."""
 
-    def __init__(self, name):
-        self.name = name
+    name = "sut"
+
+    def __init__(self):
         self.commands = []
 
     def run(self, *argv, **options):
@@ -70,29 +68,21 @@ class Recorder:
         return Result(tuple(argv), self.name, 0, output, "", 0.01)
 
     def call(self, function, *, timeout=60.0, **arguments):
-        """Record a call of the agent; a job is process 4242, and a device has one queue."""
         words = [str(word) for word in arguments.pop("argv", ())]
         given = [f"{name}={value}" for name, value in arguments.items()]
         self.commands.append(([f"({function})", *given, *words], ""))
-        answers = {"start": 4242, "files": {"/sys/class/net/lab0/queues/rx-0/rps_cpus": "0"}}
-        answers |= {"find_workload": 4243, "make_group": ["/cgroup/a", "/cgroup/b"], "read": "1\n2"}
-        return answers.get(function)
-
-    def put(self, local, remote):
-        self.commands.append((["(put)", remote], ""))
-
-    def get(self, remote, local):
-        self.commands.append((["(get)", remote], ""))
+        answers = {"start": 4242, "find_workload": 4243, "read": "1\n2"}
+        return {**answers, "make_group": ["/cgroup/a", "/cgroup/b"]}.get(function)
 
 
 IMAGE = Image("net", "labkit/net:1", "sha256:" + "ab" * 32, "/images/net/rootfs")
-LIMITS = {
-    "": Limits(),
-    "cpuset and memory": Limits(cpuset="1", memory=256 * 2**20),
-    "shares": Limits(shares=512),
-    "quota": Limits(period_us=10_000, quota_us=2_000),
-    "all": Limits("0-1", 1024, 10_000, 5_000, 2**30, 50),
-}
+LIMITS = [
+    Limits(),
+    Limits(cpuset="1", memory=256 * 2**20),
+    Limits(shares=512),
+    Limits(period_us=10_000, quota_us=2_000),
+    Limits("0-1", 1024, 10_000, 5_000, 2**30, 50),
+]
 WORKLOADS = {
     "udp": Workload(("sockperf", "server", "-p", "11111"), 11111, "udp", "net", "tcp"),
     "waiting": waiting("net"),
@@ -111,39 +101,27 @@ NETS = {
     )
     for name, number in {"bridge": 11, "nat": 12, "macvlan": 14, "overlay": 16, "weave": 18}.items()
 }
-STORES = {name: Storage(name, "overlay2", "ext4", "/var/lib/labkit/storage") for name in STORAGES}
-
-
-def placements():
-    """Yield placements, each with CPUs and the name of a workload.
-
-    Every engine on each of its networks; limits, storages, other CPUs and the second workload on an
-    engine's first network only.
-    """
-    for level in BASELINE_LEVELS:
-        for limits in LIMITS.values():
-            if level == "cgroup" or not limits.set():
-                yield from varied(bare(level, limits), not limits.set())
-    for engine in ENGINES:
-        for number, network in enumerate(possible(engine)):
-            for storage in ["", *STORES] if number == 0 and engine == "docker" else [""]:
-                for limits in LIMITS.values():
-                    plain = not storage and not limits.set()
-                    if plain or (number == 0 and not (storage and limits.set())):
-                        placement = Placement(engine, network, "", limits, storage)
-                        yield from varied(placement, number == 0 and plain)
-
-
-def varied(placement, complete):
-    """Yield a placement of a server on CPU 1; if complete, on other CPUs and of a workload, too."""
-    yield placement, "1", "udp"
-    if complete:
-        yield from [(placement, "0-1", "udp"), (placement, "1", "waiting")]
+STORES = {
+    name: Storage(name, "overlay2", "ext4", "/var/lib/labkit/storage") for name in known.STORAGES
+}
 
 
 def possible(engine):
     """Return the networks that an engine can have."""
-    return [network for network in NETWORKS if network not in RUNTIMES[engine].impossible]
+    return [network for network in known.NETWORKS if network not in RUNTIMES[engine].impossible]
+
+
+def placements():
+    """Yield placements, each with CPUs and the name of a workload."""
+    firsts = [Placement(engine, possible(engine)[0]) for engine in known.ENGINES]
+    for one in [*map(bare, known.BASELINE_LEVELS), *firsts]:
+        yield from [(one, "1", "udp"), (one, "0-1", "udp"), (one, "1", "waiting")]
+    others = [docker("host", storage=name) for name in STORES]
+    for engine in known.ENGINES:
+        others += [Placement(engine, network) for network in possible(engine)[1:]]
+    for one in [bare("cgroup"), *firsts]:
+        others += [replace(one, limits=limits) for limits in LIMITS]
+    yield from ((one, "1", "udp") for one in others)
 
 
 def arguments():
@@ -154,7 +132,7 @@ def arguments():
             name: [one if isinstance(one, str) else shortened(*one, scripts) for one in commands]
             for name, commands in life(placement, WORKLOADS[workload], cpus)
         }
-    networks = {engine: possible(engine) for engine in ("bare", *ENGINES)}
+    networks = {engine: possible(engine) for engine in ("bare", *known.ENGINES)}
     named = {"commands": placed, "networks": networks, "scripts": scripts}
     # In the order of the names, whatever that of the package's lists is.
     return {name: dict(sorted(one.items())) for name, one in named.items()}
@@ -162,27 +140,27 @@ def arguments():
 
 def life(placement, workload, cpus):
     """Yield each step of a placement, with the commands that it runs or returns."""
-    host, engine = Recorder("sut"), RUNTIMES[placement.runtime]
-    socket = "unix:///run/labkit/docker.sock"
-    images, options = {"net": IMAGE}, {"networks": NETS, "storages": STORES}
-    target = Target(host, "198.18.0.3", engine=socket, images=images, **options)
+    host, engine = Recorder(), RUNTIMES[placement.runtime]
+    options = {"images": {"net": IMAGE}, "networks": NETS, "storages": STORES}
+    target = Target(host, "198.18.0.3", engine="unix:///run/labkit/docker.sock", **options)
     if placement.storage:
         target = target.with_storage(placement.storage)
     instance = Instance(target, placement, workload, cpus, "trial-b01-p02-a1")
-    for name, step in {
-        "start": lambda: engine.start(instance),
-        "enter": lambda: engine.enter(instance, ["taskset", "-c", cpus, "true", "a b"]),
-        "stop": lambda: engine.stop(instance),
-        **({"come and go": lambda: churning(instance)} if placement.runtime == "docker" else {}),
-    }.items():
+    engine.start(instance)
+    yield "start", [*host.commands]
+    host.commands.clear()
+    try:
+        inside = engine.enter(instance, ["taskset", "-c", cpus, "true", "a b"])
+        yield "enter", [*host.commands, (inside, "")]
+    except PlacementError:
+        yield "enter", [*host.commands, "refused"]
+    host.commands.clear()
+    engine.stop(instance)
+    yield "stop", [*host.commands]
+    if placement.runtime == "docker":
         host.commands.clear()
-        try:
-            returned = step()
-        except PlacementError:
-            yield name, [*host.commands, "refused"]
-        else:
-            used = [(returned, "")] if name in ("enter", "come and go") else []
-            yield name, [*host.commands, *used]
+        loop = churning(instance)
+        yield "come and go", [*host.commands, (loop, "")]
 
 
 def shortened(argv, stdin, scripts):
@@ -205,69 +183,44 @@ def plans():
     What depends on the environment, and the rig as it was recorded, are left out.
     """
     records = {}
-    for notebook in notebooks():
-        plan = plan_of(notebook, "quick", recorded_rig(notebook))
+    for study in STUDIES:
+        plan = plan_of(study, "quick", recorded_rig(study))
         tools = {name: lambda host: "recorded" for name in plan.study.tools}
         record = replace(plan, study=replace(plan.study, tools=tools)).as_record()
         for name in ("labkit", "measurement_version", "hosts", "protocol", "rig"):
             record["identity"].pop(name, None)
         parts = ("identity", "factors", "baseline", "outcomes", "infeasible")
-        records[notebook.stem] = {name: record[name] for name in parts}
+        records[study] = {name: record[name] for name in parts}
     return records
 
 
-def notebooks():
-    """Return the notebooks of the studies, without a private one that has no reference."""
-    paths = sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb"))
-    return [path for path in paths if (REFERENCE / path.stem.partition("-")[2]).is_dir()]
-
-
-def plan_of(notebook, profile, rig):
+def plan_of(study, profile, rig):
     """Return the plan of a study's profile on a rig."""
-    profile = ROOT / "notebooks" / "profiles" / f"{notebook.stem}.{profile}.yaml"
-    names = {}
-    for cell in nbformat.read(notebook, 4).cells:
-        if "study.run(" in cell.source:
-            break
-        if cell.cell_type == "code":
-            # A plan reads the source of its protocol back.
-            name = f"<{notebook.stem} {cell.id}>"
-            lines = cell.source.splitlines(keepends=True)
-            linecache.cache[name] = (len(cell.source), None, lines, name)
-            exec(compile(cell.source, name, "exec"), names)
-        if "parameters" in cell.metadata.get("tags", []):
-            names |= yaml.safe_load(profile.read_text())
+    from notebook_studies import declared
+
+    given = yaml.safe_load((PROFILES / f"{study}.{profile}.yaml").read_text())
+    names = declared(f"{study}.ipynb", **given)
     return names["study"].plan(rig, blocks=names["blocks"], seed=names["seed"])
 
 
-def recorded_rig(notebook):
+def recorded_rig(study):
     """Return the rig of a study's reference as it was recorded, on hosts that run nothing."""
-    data = labkit.load(REFERENCE / notebook.stem.partition("-")[2])
-    rig, roles = data.rig, data.rig["hosts"]
-
-    recorded = type("Recorded", (labkit.Rig,), {"facts": lambda self: data.facts})
-    hosts = {role: Recorder(role) for role in roles}
-    addresses = {role: tuple(described["addresses"]) for role, described in roles.items()}
-    return recorded(
-        name=rig["name"],
-        kind=rig["kind"],
-        hosts=hosts,
-        targets={
-            role: Target(
-                hosts[role],
-                next(iter(addresses[role]), ""),
-                engine=f"unix:///run/{role}.sock" if described["engine"] else None,
-                images={"net": IMAGE} if described["engine"] else {},
-            )
-            for role, described in roles.items()
-        },
-        addresses=addresses,
-        interfaces=dict.fromkeys(roles, ("lab0",)),
-        cpu_map=rig["cpu_map"],
-        shared_kernel=rig["shared_kernel"],
+    data = labkit.load(REFERENCE / study.partition("-")[2])
+    rig, targets = data.rig, {}
+    for role, described in rig["hosts"].items():
+        engine, images = (f"unix:///run/{role}.sock", {"net": IMAGE})
+        target = Target(DryHost(role, data.facts[role]), next(iter(described["addresses"]), ""))
+        with_engine = replace(target, engine=engine, images=images)
+        targets[role] = with_engine if described["engine"] else target
+    return labkit.Rig(
+        hosts={role: target.host for role, target in targets.items()},
+        targets=targets,
+        addresses={role: tuple(one["addresses"]) for role, one in rig["hosts"].items()},
+        interfaces=dict.fromkeys(targets, ("lab0",)),
         links=tuple(rig["links"]),
         caveats=tuple(rig["caveats"]),
         missing=rig["capabilities"],
+        **{name: rig[name] for name in ("name", "kind", "cpu_map", "shared_kernel")},
     )
 
 
@@ -300,27 +253,24 @@ def test_the_profiles_decide_take_about_a_day_where_everything_was_built(monkeyp
     for kind in (treatments.CongestionControl, treatments.PacketCapture):
         monkeypatch.setattr(kind, "feasibility", lambda *of: None)
     # This one has a second host with an engine.
-    rig = recorded_rig(Path("60-application-networks"))
+    rig = recorded_rig("60-application-networks")
     rig = replace(rig, missing={"busy-poll": "veth", "storage:aufs": "the kernel has no aufs"})
-    seconds, conditions = 0.0, []
-    for profile in sorted((ROOT / "notebooks" / "profiles").glob("*.decide.yaml")):
-        notebook = ROOT / "notebooks" / "studies" / profile.name.replace("decide.yaml", "ipynb")
-        plan = plan_of(notebook, "decide", rig)
-        seconds += plan.seconds
-        conditions += [condition.label for condition in plan.design.conditions]
-    assert 18 * 3600 < seconds < 26 * 3600
-    text = "\n".join(conditions)
+    studies = [path.name.partition(".")[0] for path in sorted(PROFILES.glob("*.decide.yaml"))]
+    found = [plan_of(study, "decide", rig) for study in studies]
+    assert 18 * 3600 < sum(plan.seconds for plan in found) < 26 * 3600
+    text = "\n".join(one.label for plan in found for one in plan.design.conditions)
     assert all(name in text for name in ("rkt host | 1 | 20", "docker weave", "lxc nat | 2 | 21"))
 
 
-def test_the_profiles_ask_have_a_few_conditions_and_enough_blocks():
-    for notebook in notebooks():
-        plan = plan_of(notebook, "ask", recorded_rig(notebook))
-        assert plan.blocks >= 6 and len(plan.design.conditions) <= 8, notebook.stem
-        assert plan.seconds < 6 * 60 and not plan.design.infeasible, notebook.stem
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_profiles_ask_have_a_few_conditions_and_enough_blocks(study):
+    plan = plan_of(study, "ask", recorded_rig(study))
+    assert plan.blocks >= 6 and len(plan.design.conditions) <= 8
+    assert plan.seconds < 6 * 60 and not plan.design.infeasible
 
 
 if __name__ == "__main__":
+    sys.path.append(str(HERE.parent))
     (HERE / "ledger.csv").write_text(ledger())
     for name, output in FILES.items():
         (HERE / name).write_text(as_json(output()) + "\n", encoding="utf-8")
