@@ -131,26 +131,12 @@ class Campaign:
         """Successful rows of `trials`: at most one attempt of each planned trial."""
         return self.trials[self.trials["status"] == "ok"]
 
-    @cached_property
-    def condition(self) -> pd.Series:
-        """Row of `conditions` of each row of `ok`."""
-        return self.ok.groupby(list(self.factors)).ngroup()
-
-    @cached_property
-    def conditions(self) -> pd.DataFrame:
-        """Levels and scalar settings of each condition, with medians and the share of saturated."""
-        groups = self.ok.groupby(self.condition)
-        levels = groups[list(self.factors)].first().astype(object)
-        constant = {name: one for name, one in self.settings.items() if name in self.ok}
-        shares = groups[[str(name) for name in self.ok if str(name).endswith("saturated")]].mean()
-        medians = groups.median(numeric_only=True).drop(columns=[*shares, *levels], errors="ignore")
-        return pd.concat([levels.assign(**constant), medians, shares], axis=1).copy()
-
     @property
     def complete_blocks(self) -> int:
         """Number of blocks of which every trial succeeded, but for conditions dropped before it."""
         labels = [" | ".join(map(str, one["levels"].values())) for one in self.plan["conditions"]]
-        done = self.ok.drop_duplicates(["block", "position"]).groupby("block").size()
+        ok = self.trials.loc[self.trials["status"] == "ok", ["block", "position"]]
+        done = ok.drop_duplicates().groupby("block").size()
         last, complete = self.plan.get("dropped", {}), 0
         for block, indices in enumerate(self.plan["order"], start=1):
             planned = sum(block <= last.get(labels[index], block) for index in indices)

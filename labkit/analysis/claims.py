@@ -130,10 +130,10 @@ class Claim:
         low = -math.inf if self.above is None else self.above
         return low, math.inf if self.below is None else self.below
 
-    def parts(self, trials: pd.DataFrame) -> Iterator[tuple[str, Sequence[Cell], list[float]]]:
+    def parts(self, table: BlockTable) -> Iterator[tuple[str, Sequence[Cell], list[float]]]:
         """Yield label, cells and weights of their logarithms, of each part."""
         if self.order:
-            for run in _runs(self.of, self.along, trials):
+            for run in _runs(self.of, self.along, table):
                 for before, after in itertools.pairwise(run):
                     yield _label(after, before), [after, before], [1.0, -1.0]
             return
@@ -226,13 +226,12 @@ class Part:
         return f"{self.label}: {shown}{times}"
 
 
-def _runs(of: Any, along: str, trials: pd.DataFrame) -> list[list[Cell]]:
+def _runs(of: Cell, along: str, table: BlockTable) -> list[list[Cell]]:
     """Return the cells along one factor, at each combination of the levels of the others."""
-    others = {name: level for name, level in of.items() if name != along}
     levels = of[along]
     if levels == "all":
-        mask = np.logical_and.reduce([trials[name] == level for name, level in others.items()])
-        levels = sorted(trials.loc[mask, along].unique())
+        levels = sorted(set(table.conditions.loc[table.of(of), along]))
+    others = {name: level for name, level in of.items() if name != along}
     return [[{**other, along: level} for level in levels] for other in expand(others)]
 
 
@@ -246,38 +245,29 @@ def _label(cell: Cell, baseline: Cell | None = None) -> str:
     return " against ".join(texts)
 
 
-class Evidence:
-    """A campaign with its tables of blocks, read once for all claims."""
+class Evidence(BlockTable):
+    """The table of blocks of a campaign, which all claims share."""
 
     def __init__(self, campaign: Campaign) -> None:
+        trials, factors = campaign.trials, list(campaign.factors)
+        constant = [name for name in campaign.settings if name in trials]
+        super().__init__(trials, factors, constant)
         self.campaign = campaign
         #: Number of interim analyses that the plan took, which its p-values pay for.
         self.analyses = len(campaign.plan.get("looks") or [1])
-        self._tables: dict[str, BlockTable] = {}
-
-    def table(self, value: str) -> BlockTable:
-        """Return the numbers of a column, by block and condition."""
-        if value not in self._tables:
-            trials, factors = self.campaign.trials, list(self.campaign.factors)
-            constant = [name for name in self.campaign.settings if name in trials]
-            if value not in trials:
-                raise NotMeasured(f"no trial has {value}")
-            self._tables[value] = BlockTable(trials, value, factors, constant)
-        return self._tables[value]
 
     def parts(self, claim: Claim) -> list[Part]:
         """Return the parts of a claim with their estimates."""
-        table = self.table(claim.value)
         if claim.line:
-            return _line(claim, table, self.campaign.trials)
-        found = list(claim.parts(self.campaign.trials))
+            return _line(claim, self)
+        found = list(claim.parts(self))
         if not found:
             raise NotMeasured(f"fewer than two levels of {claim.along}")
         sizes = claim.size if isinstance(claim.size, list) else [claim.size] * len(found)
         low, high = claim.region
         parts = []
         for (label, cells, weights), size in zip(found, sizes, strict=True):
-            numbers = table.cells(*cells)
+            numbers = self.cells(claim.value, *cells)
             estimate = ratio(numbers) if weights == [1.0, -1.0] else numbers.contrast(weights)
             inside = equivalence(numbers, estimate, low, high)
             published = math.nan if size is None else float(size)
@@ -286,15 +276,15 @@ class Evidence:
         return parts
 
 
-def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
+def _line(claim: Claim, evidence: Evidence) -> list[Part]:
     """Return the parts of a claim on a straight line, fitted inside each block."""
     parts: list[tuple[str, Mean, float, float]] = []
-    for run in _runs(claim.of, claim.along, trials):
+    for run in _runs(claim.of, claim.along, evidence):
         x = np.array([float(cell[claim.along]) for cell in run])
         if len(x) < 3:
             raise NotMeasured(f"fewer than three levels of {claim.along}")
         if claim.line == "linear":
-            values = table.cells(*run).plain()
+            values = evidence.cells(claim.value, *run).plain()
             slope, level = np.polyfit(x, values.T, 1)
             shares = (values - np.outer(slope, x) - level[:, None]) / (slope * np.ptp(x))[:, None]
             parts.append(("slope", Mean.of(slope, log=False), 0.0, math.inf))
@@ -303,7 +293,8 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
                 parts.append((label, Mean.of(one, log=False), -MARGIN, MARGIN))
             continue
         to = claim.to or {}
-        offset, growth = added_cost(table.cells(*run, *({**cell, **to} for cell in run)), list(x))
+        every = [*run, *({**cell, **to} for cell in run)]
+        offset, growth = added_cost(evidence.cells(claim.value, *every), list(x))
         label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
         parts.append((f"{label}: added at 0", offset, 0.0, math.inf))
         parts.append((f"{label}: growth, of the baseline", growth, -MARGIN, MARGIN))
@@ -388,7 +379,7 @@ def decide(parts: Sequence[Part], most: bool) -> tuple[str, Part, float]:
 
 def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
     """Return the ledger's row of a claim in one campaign, with the numbers of its deciding part."""
-    needs = lacking(claim, evidence.campaign)
+    needs = lacking(claim, evidence)
     row = {name: getattr(claim, name) for name in COLUMNS if hasattr(claim, name)}
     row |= {"needs": needs, "published": claim.paper, "n_blocks": 0, "p": math.nan, "parts": ""}
     try:

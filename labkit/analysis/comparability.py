@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from labkit.analysis import words
 from labkit.data import Campaign, expand
 from labkit.placement import parse_cpus
 
 if TYPE_CHECKING:
-    from labkit.analysis.claims import Claim
+    from labkit.analysis.claims import Claim, Evidence
 
+Mask = NDArray[np.bool_]
 #: Share of a condition's trials that a saturated load generator may have limited.
 SATURATED_SHARE = 0.1
 #: Packets that a forwarder may lose before its latency is that of a full queue.
@@ -36,38 +38,38 @@ _TIMERS = {"wrk2": 1e6}
 
 @dataclass(frozen=True)
 class Subject:
-    """A claim and the campaign that it is asked of."""
+    """A claim and the campaign that it is asked of, with masks of the conditions concerned."""
 
     claim: Claim
-    campaign: Campaign
+    evidence: Evidence
+
+    @property
+    def campaign(self) -> Campaign:
+        """The campaign, for its rig, facts and settings."""
+        return self.evidence.campaign
 
     @cached_property
-    def baselines(self) -> pd.DataFrame:
-        """Conditions of the baselines, or of the cells of a claim without any."""
-        return _of_cells(self.campaign.conditions, self.claim.baselines)
-
-    @cached_property
-    def conditions(self) -> pd.DataFrame:
+    def all(self) -> Mask:
         """Conditions of the claim."""
-        cells = [*expand(self.claim.of), *self.claim.baselines]
-        return _of_cells(self.campaign.conditions, cells)
+        return self.evidence.of(*expand(self.claim.of), *self.claim.baselines)
 
-    def trials(self, conditions: pd.DataFrame) -> pd.DataFrame:
+    @cached_property
+    def baselines(self) -> Mask:
+        """Conditions of the baselines, or of the cells of a claim without any."""
+        return self.evidence.of(*self.claim.baselines)
+
+    def trials(self, conditions: Mask) -> pd.DataFrame:
         """Return the successful trials of some conditions."""
-        return self.campaign.ok[self.campaign.condition.isin(conditions.index)]
+        table = self.evidence
+        return table.trials[table.ok & conditions[table.condition]]
+
+    def largest(self, column: str, conditions: Mask, statistic: str = "median") -> float:
+        """Return the largest median, or other statistic, of some conditions."""
+        return float(np.fmax.reduce(self.evidence.by_condition(column, statistic)[conditions]))
 
     def stable(self, role: str = "sut") -> Mapping[str, Any]:
         """Return the facts of a host that do not change while it runs."""
         return dict(self.campaign.facts.get(role, {}).get("stable", {}))
-
-
-def _of_cells(conditions: pd.DataFrame, cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the conditions that are of some cells."""
-    mask = np.zeros(len(conditions), dtype=bool)
-    for cell in cells:
-        wanted = [conditions[n].to_numpy() == level for n, level in cell.items() if level != "all"]
-        mask |= np.logical_and.reduce(wanted)
-    return conditions[mask]
 
 
 Rule = Callable[[Any, Subject], str]
@@ -120,10 +122,9 @@ def _link(wanted: float, subject: Subject) -> str:
 def _cpu_use(subject: Subject) -> float:
     """Return the share of a CPU that the server uses at most: without a quota it uses that."""
     cells = [cell | {"quota_us": "all"} for cell in expand(subject.claim.of)]
-    conditions = _of_cells(subject.campaign.conditions, cells)
-    trials = subject.trials(conditions)
+    trials = subject.trials(subject.evidence.of(*cells))
     use = trials["cpu_ns"] / (trials["elapsed_ns"] + trials["warmup_ns"])
-    return float(use.groupby(subject.campaign.condition).median().max())
+    return float(use.groupby(subject.evidence.condition[trials.index]).median().max())
 
 
 def _carried(subject: Subject) -> float:
@@ -137,10 +138,11 @@ def _offered(wanted: Mapping[str, float], subject: Subject) -> str:
 
     The rates of the paper are packets a second, by payload.
     """
+    names = ("packets_per_s", "sent_per_s", "offered_per_s")
+    packets, sent, offered = map(subject.evidence.by_condition, names)
     for payload, rate in wanted.items():
-        found = _of_cells(subject.conditions, [{"payload_b": int(payload)}])
-        carries_all = found["packets_per_s"] >= _CARRIES_ALL * found["sent_per_s"]
-        fewer = found.loc[carries_all & (found["offered_per_s"] < rate), "offered_per_s"]
+        conditions = subject.all & subject.evidence.of({"payload_b": int(payload)})
+        fewer = offered[conditions & (packets >= _CARRIES_ALL * sent) & (offered < rate)]
         if len(fewer):
             return f"{rate:,.0f} packets offered a second (here {fewer.min():,.0f}, all carried)"
     return ""
@@ -150,9 +152,9 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
     """Return what a claim needs whose baseline is many times off the paper's, in some columns."""
     times = subject.claim.regime
     for column, paper in wanted.items():
-        if column not in subject.baselines:
+        if column not in subject.evidence.trials:
             continue
-        found = float(subject.baselines[column].max())
+        found = subject.largest(column, subject.baselines)
         if found > 0 and not 1 / times <= found / paper <= times:
             amounts = [words.amount(one, column) for one in (paper, found)]
             return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
@@ -160,7 +162,9 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
 
 
 def _routers(subject: Subject) -> str:
-    routers = set(subject.trials(subject.conditions).get("router", ()))
+    if "router" not in subject.evidence.trials:
+        return ""
+    routers = set(subject.trials(subject.all)["router"])
     return " and ".join(sorted(routers - {""}))
 
 
@@ -195,7 +199,7 @@ _OF_TRIALS: dict[str, Rule] = {
     ),
     "offered": _offered,
     "samples": _rule(
-        lambda subject: int(subject.trials(subject.conditions)["n_samples"].min()),
+        lambda subject: int(subject.trials(subject.all)["n_samples"].min()),
         operator.ge,
         "{wanted:,} samples a trial (here {here:,})",
     ),
@@ -211,18 +215,19 @@ RULES = _OF_RIG | _OF_TRIALS
 
 def _always(subject: Subject) -> list[str]:
     """Return what the trials of any claim need: no limit of the load generator, queue or timer."""
-    claim, conditions, found = subject.claim, subject.conditions, []
-    loaded = claim.value.startswith("loaded_")
-    if conditions["loaded_saturated" if loaded else "saturated"].max() > SATURATED_SHARE:
+    claim, found = subject.claim, []
+    saturated = "loaded_saturated" if claim.value.startswith("loaded_") else "saturated"
+    if subject.largest(saturated, subject.all, "mean") > SATURATED_SHARE:
         found.append("a load generator that is not the limit itself")
     if claim.value.startswith("loaded_latency_ns"):
-        lost = float(conditions["loaded_loss"].max())
+        lost = subject.largest("loaded_loss", subject.all)
         if lost > _QUEUE_LOSS:
             found.append(
                 "a rate below the forwarders' capacity (they lose up to"
                 f" {words.percent(lost)}: the latency of a full queue is the reciprocal of its"
                 " throughput)"
             )
+    conditions = subject.evidence.conditions[subject.all]
     if (
         "_ns" in claim.value
         and (claim.to is not None or claim.order)
@@ -230,7 +235,7 @@ def _always(subject: Subject) -> list[str]:
     ):
         tools = subject.campaign.settings.get("tools", {})
         for tool in _TIMERS.keys() & {tools.get(one) for one in conditions["application"]}:
-            trials = subject.trials(conditions)
+            trials = subject.trials(subject.all)
             if np.ptp(trials.groupby("placement")[claim.value].median()) < _TIMERS[tool]:
                 tick = words.amount(_TIMERS[tool], claim.value)
                 found.append(f"a load tool with a finer timer than {tick} (here {tool})")
@@ -239,10 +244,10 @@ def _always(subject: Subject) -> list[str]:
     return found
 
 
-def lacking(claim: Claim, campaign: Campaign) -> str:
+def lacking(claim: Claim, evidence: Evidence) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
-    subject = Subject(claim, campaign)
-    measured = len(subject.conditions) > 0
+    subject = Subject(claim, evidence)
+    measured = bool((evidence.ok & subject.all[evidence.condition]).any())
     rules = RULES if measured else _OF_RIG
     found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
     found += _always(subject) if measured else []

@@ -115,11 +115,11 @@ def _here(evidence: Evidence, name: str, cells: Sequence[stats.Cell], entry: Any
     at, *to = ({**entry.get("where", {}), **cell} for cell in cells)
     per = float(campaign.settings[entry["share_of"]]) if "share_of" in entry else 1.0
     try:
-        mean = evidence.table(name).cells(at).contrast([1.0])
+        mean = evidence.cells(name, at).contrast([1.0])
         low, high = mean.interval()
         row |= {"here": mean.value / per, "low": low / per, "high": high / per, "n_blocks": mean.n}
         if to:
-            ratio = stats.ratio(evidence.table(name).cells(at, *to))
+            ratio = stats.ratio(evidence.cells(name, at, *to))
             low, high = ratio.interval()
             row |= {"ratio": ratio.value, "ratio_low": low, "ratio_high": high}
     except stats.NotMeasured as reason:

@@ -180,9 +180,9 @@ class Results:
             refuse_unknown("column", [column], self.trials)
         return column
 
-    def _table(self, column: str, *more: str) -> BlockTable:
-        trials = self.trials if column in self.trials else self.trials.assign(**{column: math.nan})
-        return BlockTable(trials, column, [*self.campaign.factors, *more])
+    @cached_property
+    def _blocks(self) -> BlockTable:
+        return BlockTable(self.trials, list(self.campaign.factors))
 
     def _combinations(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return the planned combinations of levels of some factors, in the order of the plan."""
@@ -238,10 +238,9 @@ class Results:
             pairs = [(baseline, one) for one in levels if one != baseline]
         shared = {"to": to, "metric": self._column(of)}
         shared["margin"] = self.campaign.margin if margin is None else margin
-        table = self._table(shared["metric"]) if pairs else None
         for group, (other, own) in itertools.product(self._groups(by), pairs):
             cells = [{**group, **dict(zip(names, one, strict=True))} for one in (own, other)]
-            if table and (row := self._row(table, cells, names, shared["margin"])):
+            if row := self._row(shared["metric"], cells, names, shared["margin"]):
                 pair = (own, other) if not isinstance(factor, str) else (own[0], other[0])
                 condition = dict(zip(("condition", "to"), pair, strict=True))
                 rows.append({**cells[0], **shared, **condition, **row})
@@ -254,10 +253,10 @@ class Results:
         """Compare each level of a factor with the one before it, in the order of the plan."""
         return self.compare(factor, None, by=by, of=of)
 
-    def _row(self, table: BlockTable, cells: Any, names: Any, margin: float) -> dict[str, Any]:
+    def _row(self, column: str, cells: Any, names: Any, margin: float) -> dict[str, Any]:
         """Return the comparison of two cells, or why there is none; {} if none was planned."""
         try:
-            row = stats.row(table.cells(*cells), margin, 0.05)
+            row = stats.row(self._blocks.cells(column, *cells), margin, 0.05)
         except NotMeasured as error:
             reasons = [self._reason(cell) for cell in cells]
             baseline = {name: cells[1][name] for name in names}
@@ -339,10 +338,10 @@ class Results:
         """Return the ratio of repeats and the margin that it decides, of the noisiest condition."""
         factors, found = list(self.campaign.factors), []
         twice = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
-        table = self._table(column, "repeat")
+        table = BlockTable(self.trials, [*factors, "repeat"])
         for cell in _records(twice):
             with contextlib.suppress(NotMeasured):
-                numbers = table.cells({**cell, "repeat": 2}, {**cell, "repeat": 1})
+                numbers = table.cells(column, {**cell, "repeat": 2}, {**cell, "repeat": 1})
                 found.append(stats.ratio(numbers))
         if not found:
             return {"ratio of repeats": "nothing ran twice", "decidable margin": ""}

@@ -37,7 +37,7 @@ def compare_datasets(
     if first.study != second.study:
         raise UsageError(f"campaigns of different studies: {first.study}, {second.study}")
     value = value or first.plan["outcomes"][0]
-    tables = [BlockTable(one.trials, value, list(one.factors)) for one in (first, second)]
+    tables = [BlockTable(one.trials, list(one.factors)) for one in (first, second)]
     others: Any = tables[1].conditions.to_dict("records")
     cells: Any = [cell for cell in tables[0].conditions.to_dict("records") if cell in others]
     baseline = first.plan["baseline"].items()
@@ -45,9 +45,9 @@ def compare_datasets(
     for cell in cells:
         to = {**cell, **{name: type(cell[name])(level) for name, level in baseline}}
         if to in cells and to != cell:
-            one, other = (ratio(table.cells(cell, to)) for table in tables)
+            one, other = (ratio(table.cells(value, cell, to)) for table in tables)
         else:
-            one, other = (table.cells(cell).contrast([1.0]) for table in tables)
+            one, other = (table.cells(value, cell).contrast([1.0]) for table in tables)
         if min(one.n, other.n) < LEAST_BLOCKS or not (one.log and other.log):
             continue
         variances = np.maximum([one.error, other.error], 1e-9) ** 2

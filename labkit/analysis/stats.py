@@ -183,77 +183,101 @@ class Numbers:
 
 
 class BlockTable:
-    """Trials of a campaign as one number a block and condition.
+    """Trials as one number a block and condition, of any column.
 
-    `trials` has a row an attempt: ``block``, the value, the `factors` that name a condition, and
-    optionally ``status`` and ``session``. Cells may name columns with a `constant` value too.
+    `trials` has a row an attempt: ``block``, the `factors` that name a condition, and optionally
+    ``status`` and ``session``. Cells may name columns with a `constant` value too.
     """
 
     def __init__(
-        self,
-        trials: pd.DataFrame,
-        value: str,
-        factors: Sequence[str],
-        constant: Sequence[str] = (),
+        self, trials: pd.DataFrame, factors: Sequence[str], constant: Sequence[str] = ()
     ) -> None:
-        refuse_unknown("column", (value, "block", *factors), trials)
+        refuse_unknown("column", ("block", *factors), trials)
+        absent: dict[str, Any] = {"status": "ok", "session": 1}
+        absent = {name: one for name, one in absent.items() if name not in trials}
+        self.trials = trials.assign(**absent)
         self.factors = tuple(factors)
-        codes = trials.groupby(list(factors), dropna=False, sort=False).ngroup()
-        self.conditions = trials.loc[~codes.duplicated(), [*factors, *constant]].astype(object)
+        #: Number of the condition of each attempt: its row in `conditions`.
+        self.condition = trials.groupby(list(factors), dropna=False, sort=False).ngroup().to_numpy()
+        first = np.unique(self.condition, return_index=True)[1]
+        self.conditions = trials[[*factors, *constant]].iloc[first].astype(object)
         self._levels = {name: column.to_numpy() for name, column in self.conditions.items()}
-        number = pd.to_numeric(trials[value], errors="coerce")
-        if "status" in trials:
-            number = number.where(trials["status"] == "ok")
-        self._positive = not (number <= 0).any()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            columns = {"plain": number, "logs": np.log(number)}
-        sessions = trials["session"] if "session" in trials else pd.Series(1, trials.index)
-        columns["session"] = sessions.where(number.notna())
-        groups = pd.DataFrame(columns).groupby([trials["block"], codes])
-        means = groups.mean()
-        self._plain, self._logs = (means[name].unstack().to_numpy() for name in ("plain", "logs"))
-        self._lost = means["plain"].isna().unstack(fill_value=False).to_numpy()
-        self._first, self._last = (
-            one.unstack().to_numpy() for one in (groups["session"].min(), groups["session"].max())
-        )
+        #: Which attempts succeeded.
+        self.ok = (self.trials["status"] == "ok").to_numpy()
+        block, blocks = pd.factorize(trials["block"], sort=True)
+        self._shape = len(blocks), len(first)
+        self._place = block * len(first) + self.condition
+        self._columns: dict[str, dict[str, Floats]] = {}
+        self._statistics: dict[tuple[str, str], Floats] = {}
 
-    def cells(self, *cells: Cell) -> Numbers:
-        """Return the numbers of cells, by block.
+    def _column(self, value: str) -> dict[str, Floats]:
+        """Return tables of a column, of blocks and conditions, without values where none is."""
+        if value not in self._columns:
+            number = pd.to_numeric(self.trials[value], errors="coerce").where(self.ok)
+            session = self.trials["session"].where(number.notna())
+            with np.errstate(invalid="ignore", divide="ignore"):
+                columns = {"plain": number, "logs": np.log(number), "zeros": number <= 0}
+            sessions = session.groupby(self._place)
+            found = pd.DataFrame(columns).groupby(self._place).mean()
+            found = found.assign(first=sessions.min(), last=sessions.max())
+            found["lost"] = found["plain"].isna()
+            found = found.reindex(range(math.prod(self._shape))).astype(np.float64)
+            self._columns[value] = {
+                str(name): one.to_numpy().reshape(self._shape) for name, one in found.items()
+            }
+        return self._columns[value]
+
+    def by_condition(self, column: str, statistic: str = "median") -> Floats:
+        """Return a statistic of each condition's successful trials, NaN where there is none."""
+        key = (column, statistic)
+        if key not in self._statistics:
+            groups = self.trials[column][self.ok].groupby(self.condition[self.ok])
+            found = groups.agg(statistic).reindex(range(len(self.conditions)))
+            self._statistics[key] = found.to_numpy(np.float64)
+        return self._statistics[key]
+
+    def of(self, *cells: Cell) -> NDArray[np.bool_]:
+        """Return which conditions are of some cells; the level ``all`` is any."""
+        mask = np.zeros(len(self.conditions), dtype=bool)
+        for cell in cells:
+            named = {name: level for name, level in cell.items() if level != "all"}
+            refuse_unknown("factor", named, self._levels)
+            mask |= np.logical_and.reduce([self._levels[n] == one for n, one in named.items()])
+        return mask
+
+    def cells(self, value: str, *cells: Cell) -> Numbers:
+        """Return the numbers of a column in some cells, by block.
 
         Factors that no cell names are averaged over the levels at which all cells were measured; a
         block that lacks one of them has no number, and neither has one in which the cells were
         measured in several sessions. A cell without a value raises `NotMeasured`.
         """
-        masks = [self._matches(cell) for cell in cells]
+        if value not in self.trials:
+            raise NotMeasured(f"no trial has {value}")
+        column = self._column(value)
+        masks = [self.of(cell) for cell in cells]
+        valued = ~np.isnan(column["plain"]).all(axis=0)
+        for cell, mask in zip(cells, masks, strict=True):
+            if not (mask & valued).any():
+                label = ", ".join(str(level) for level in cell.values())
+                reason = "no trial has a value" if mask.any() else "not in this campaign"
+                raise NotMeasured(f"{label}: {reason}")
+            mask &= valued
         free = [name for name in self.factors if not any(name in cell for cell in cells)]
         if free:
-            levels = pd.MultiIndex.from_frame(self.conditions[free].astype(object))
-            for mask in list(masks):
-                masks = [one & levels.isin(levels[mask]) for one in masks]
-            if not any(masks[0]):
+            levels = self.conditions.groupby(free, dropna=False).ngroup().to_numpy()
+            shared = set.intersection(*(set(levels[mask]) for mask in masks))
+            if not shared:
                 raise NotMeasured(f"no level of {', '.join(free)} is shared by the conditions")
+            masks = [mask & np.isin(levels, [*shared]) for mask in masks]
         used = np.logical_or.reduce(masks)
-        log = self._positive or not (self._plain[:, used] <= 0).any()
-        table = self._logs if log else self._plain
+        log = not (column["zeros"][:, used] > 0).any()
+        table = column["logs" if log else "plain"]
         values = np.column_stack([table[:, mask].mean(axis=1) for mask in masks])
-        first, last = self._first[:, used], self._last[:, used]
+        first, last = column["first"][:, used], column["last"][:, used]
         values[np.fmin.reduce(first, axis=1) < np.fmax.reduce(last, axis=1)] = np.nan
-        lost = tuple(int(self._lost[:, mask].any(axis=1).sum()) for mask in masks)
+        lost = tuple(int((column["lost"][:, mask] == 1).any(axis=1).sum()) for mask in masks)
         return Numbers(values, log, lost)
-
-    def _matches(self, cell: Cell) -> NDArray[np.bool_]:
-        """Return which conditions are of a cell and have a value."""
-        refuse_unknown("factor", cell, self.conditions)
-        matches = np.ones(len(self.conditions), dtype=bool)
-        for name, level in cell.items():
-            matches &= self._levels[name] == level
-        label = ", ".join(str(level) for level in cell.values())
-        if not matches.any():
-            raise NotMeasured(f"{label}: not in this campaign")
-        matches &= ~np.isnan(self._plain).all(axis=0)
-        if not matches.any():
-            raise NotMeasured(f"{label}: no trial has a value")
-        return matches
 
 
 def ratio(numbers: Numbers) -> Mean:
@@ -410,7 +434,8 @@ def compare(
             f"invalid margin or alpha: margin={margin!r}, alpha={alpha!r}",
             remedy="0 < margin < 1 (0.02 for 2 %) and 0 < alpha < 0.5",
         )
-    table = BlockTable(frame, value, [condition])
+    refuse_unknown("column", [value], frame)
+    table = BlockTable(frame, [condition])
     levels = list(table.conditions[condition])
     refuse_unknown("baseline", [baseline], levels)
     rows = []
@@ -418,7 +443,7 @@ def compare(
         if level == baseline:
             continue
         try:
-            numbers = table.cells({condition: level}, {condition: baseline})
+            numbers = table.cells(value, {condition: level}, {condition: baseline})
             rows.append({"condition": level, **row(numbers, margin, alpha)})
         except NotMeasured as error:
             rows.append({"condition": level, **unmeasured(str(error))})

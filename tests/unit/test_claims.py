@@ -3,7 +3,6 @@
 import itertools
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,7 +13,7 @@ from made_up import RIG, facts, write
 from labkit.analysis import claims
 from labkit.analysis.claims import Claim, Evidence, combine, current, evaluate, findings, ledger
 from labkit.analysis.comparability import RULES, Subject
-from labkit.analysis.stats import compare
+from labkit.analysis.stats import BlockTable, compare
 from labkit.errors import DatasetError
 
 PLACES = ["bare", "docker"]
@@ -229,8 +228,9 @@ def test_a_lower_rate_decides_only_where_it_is_more_than_can_be_carried(
     conditions = pd.DataFrame(cells, columns=["hosts", "chain", "payload_b", "placement"]).assign(
         offered_per_s=offered, sent_per_s=offered, packets_per_s=carried * offered
     )
-    campaign = SimpleNamespace(conditions=conditions)
-    needs = RULES["offered"](claim.needs["offered"], Subject(claim, campaign))
+    factors = ["hosts", "chain", "payload_b", "placement"]
+    subject = Subject(claim, BlockTable(conditions.assign(block=1), factors))
+    needs = RULES["offered"](claim.needs["offered"], subject)
     assert (needs == "") == decidable
 
 

@@ -34,9 +34,8 @@ def compared(frame, **options):
 
 def of(frame, *cells):
     """Numbers of some cells, of Docker and of none if there are none."""
-    return BlockTable(frame, "ns", [*frame.columns.intersection(["place", "size"])]).cells(
-        *(cells or (DOCKER, BARE))
-    )
+    table = BlockTable(frame, [*frame.columns.intersection(["place", "size"])])
+    return table.cells("ns", *(cells or (DOCKER, BARE)))
 
 
 @pytest.mark.parametrize("effect", [0.7, 1.0, 1.02, 1.3])
