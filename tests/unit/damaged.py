@@ -1,9 +1,5 @@
 """Texts with parts that nobody expects, and what a reader may do with them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from hypothesis import strategies as st
 
 from labkit.errors import LabkitError
@@ -14,7 +10,7 @@ ODD += ["{}", "null", '"', "\n", " ", "\t", ",", ":", "=", "1.5", "-0", "Ù£", "Â
 
 
 @st.composite
-def damaged(draw: st.DrawFn, text: str) -> str:
+def damaged(draw, text):
     """Return a text with some words replaced, and parts of it removed, doubled or swapped."""
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
@@ -39,7 +35,7 @@ def damaged(draw: st.DrawFn, text: str) -> str:
     return text
 
 
-def survives(read: Callable[[], object]) -> None:
+def survives(read):
     """Call a reader, which may raise `LabkitError` only."""
     try:
         read()

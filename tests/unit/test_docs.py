@@ -1,7 +1,7 @@
-"""The documentation builds without a warning, and its pages load nothing from elsewhere."""
+"""The documentation builds without a warning and loads nothing; examples in docstrings run."""
 
-from __future__ import annotations
-
+import doctest
+import importlib
 import os
 import subprocess
 import sys
@@ -10,38 +10,44 @@ from urllib.parse import urlsplit
 import pytest
 from bs4 import BeautifulSoup
 
-from labkit import project
 from labkit.cli import app
+from labkit.paths import SHIPPED, project
 
 #: Elements that load something, and the attribute with its address.
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
+EXAMPLES = [path for path in sorted(SHIPPED.glob("labkit/**/*.py")) if ">>> " in path.read_text()]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BeautifulSoup]:
+def site(tmp_path_factory):
     """Build the site; return its pages by their path in it."""
     for name in ("sphinx", "myst_nb", "sphinx_click", "furo"):
         pytest.importorskip(name, reason="installed by `make docs` and `make setup-test`")
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "-m", "sphinx", "--builder", "html", "--fail-on-warning"]
-    done = subprocess.run(
-        [*command, "--keep-going", "--quiet", str(project("docs")), str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(project())},
-    )
+    command += ["--keep-going", "--quiet", str(project("docs")), str(folder)]
+    env = os.environ | {"PYTHONPATH": str(project())}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     pages = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.html")}
     return {name: BeautifulSoup(path.read_text(), "html.parser") for name, path in pages.items()}
 
 
-def test_pages_load_nothing_from_elsewhere(site: dict[str, BeautifulSoup]) -> None:
+def test_pages_load_nothing_from_elsewhere(site):
     elements = [one for page in site.values() for one in page.find_all(list(LOADS))]
     loaded = [str(one.get(LOADS[one.name], "")) for one in elements]
     assert loaded and [where for where in loaded if urlsplit(where).netloc] == []
 
 
-def test_every_command_is_documented(site: dict[str, BeautifulSoup]) -> None:
+def test_every_command_is_documented(site):
     headings = site["reference.html"].find_all(["h2", "h3", "h4"])
     assert set(app.commands) <= {heading.get_text().rstrip("¶") for heading in headings}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(path, monkeypatch):
+    monkeypatch.chdir(project())
+    module = importlib.import_module(".".join(path.relative_to(SHIPPED).with_suffix("").parts))
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed, attempted = doctest.testmod(module, optionflags=options)
+    assert attempted and not failed

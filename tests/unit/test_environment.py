@@ -1,10 +1,9 @@
-"""pyproject.toml, the locks and environment.yml name one environment; all offline."""
-
-from __future__ import annotations
+"""Dependencies, their locks, and imports, which go down only; all offline."""
 
 import re
 import runpy
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,44 +12,41 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import labkit
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-ENVIRONMENT = [*PROJECT["dependencies"], *EXTRAS["explore"], *EXTRAS["fleet"], *EXTRAS["test"]]
+NEEDED = [*PROJECT["dependencies"], *EXTRAS["explore"], *EXTRAS["fleet"]]
+LOCKED = [*NEEDED, *EXTRAS["test"], *EXTRAS["setup"]]
 GIVEN = {"jupyterlab", "papermill", "fabric", "numpy", "scipy", "pandas", "seaborn", "statsmodels"}
+#: Packages that take half a second or more to import.
+HEAVY = {"IPython", "distributed", "matplotlib", "scipy.stats", "seaborn", "statsmodels"}
 
 
-def test_few_packages_are_needed_at_run_time_and_the_given_ones_are() -> None:
+def test_few_packages_are_needed_at_run_time_and_the_given_ones_are():
     names = {Requirement(line).name for line in PROJECT["dependencies"]}
     assert names >= GIVEN and len(names) <= 18
     assert "nbval" in {Requirement(line).name for line in EXTRAS["test"]}
 
 
-def test_conda_has_the_packages_and_bounds_of_pyproject() -> None:
+def test_conda_has_the_packages_and_bounds_of_pyproject():
     listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     conda = {line.replace("matplotlib-base", "matplotlib") for line in listed if "pip" not in line}
     conda = {line.replace(" ", "") for line in conda}
-    assert f"python{PROJECT['requires-python']}" in conda
-    assert conda - {"python>=3.11"} <= {*ENVIRONMENT, *EXTRAS["setup"]}
+    python = f"python{PROJECT['requires-python']}"
+    assert python in conda and conda - {python} <= {*LOCKED}
     # RO-Crate's library is not on conda-forge: pip brings it, with labkit itself.
-    needed = [*PROJECT["dependencies"], *EXTRAS["explore"], *EXTRAS["fleet"]]
-    assert {*needed} - conda == {"rocrate>=0.16"}
+    assert {*NEEDED} - conda == {"rocrate>=0.16"}
 
 
 @pytest.mark.parametrize(
     ("lock", "required"),
-    [
-        ("requirements.lock", [*ENVIRONMENT, *EXTRAS["setup"]]),
-        ("requirements-docs.lock", EXTRAS["docs"]),
-    ],
+    [("requirements.lock", LOCKED), ("requirements-docs.lock", EXTRAS["docs"])],
 )
-def test_a_lock_satisfies_pyproject_with_hashes_and_names_no_index(
-    lock: str, required: list[str]
-) -> None:
-    text = (ROOT / lock).read_text()
-    blocks = re.findall(r"(?m)^([\w.-]+)==([^ ;\\]+)(.*(?:\n .*)*)", text)
-    locked: dict[str, list[str]] = {}
-    for name, version, rest in blocks:
+def test_a_lock_satisfies_pyproject_with_hashes_and_names_no_index(lock, required):
+    text, locked = (ROOT / lock).read_text(), {}
+    for name, version, rest in re.findall(r"(?m)^([\w.-]+)==([^ ;\\]+)(.*(?:\n .*)*)", text):
         locked.setdefault(canonicalize_name(name), []).append(version)
         assert "--hash=sha256:" in rest, name
     for one in map(Requirement, required):
@@ -58,7 +54,7 @@ def test_a_lock_satisfies_pyproject_with_hashes_and_names_no_index(
     assert "://" not in text and "--index" not in text
 
 
-def test_pip_configuration_becomes_uv_configuration() -> None:
+def test_pip_configuration_becomes_uv_configuration():
     script = runpy.run_path(str(ROOT / "scripts" / "pip_to_uv.py"))
     listing = (
         "global.index-url='https://mirror.example/simple'\n"
@@ -69,10 +65,21 @@ def test_pip_configuration_becomes_uv_configuration() -> None:
     lines = script["exports"](script["parse"](listing), {"UV_HTTP_TIMEOUT": "5"})
     names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_STRATEGY")
     shell = "\n".join([*lines, *(f'echo "${name}"' for name in names)])
-    told = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines() == [
-        "https://env.example/its",
-        "https://one.example https://two.example",
-        "unsafe-best-match",
-    ]
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    extra = "https://one.example https://two.example"
+    assert done.stdout.splitlines() == ["https://env.example/its", extra, "unsafe-best-match"]
     assert not any("UV_HTTP_TIMEOUT" in line for line in lines)
+
+
+def test_imports_go_down_only_and_have_no_cycles():
+    argv = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_public_names_are_few_and_import_heavy_packages_when_they_use_them():
+    assert dir(labkit) == sorted(labkit.__all__) and len(labkit.__all__) <= 20
+    assert all((getattr(labkit, name).__doc__ or "").strip() for name in labkit.__all__)
+    code = f"import sys, labkit, labkit.studies; labkit.Study\nprint({HEAVY} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

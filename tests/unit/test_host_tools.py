@@ -3,17 +3,14 @@
 Nothing is installed: apt-get and systemctl are shell functions that log their arguments.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from labkit.paths import SHIPPED
 
-_STUBS = r"""
+STUBS = r"""
 set -euo pipefail
 source "$1"
 POLICY=$2/policy PROGRAMS=$2/programs
@@ -32,15 +29,17 @@ systemctl() {
 }
 installed=$2/installed noted=$2/noted
 """
+#: A machine on which systemd runs only after the packages are installed.
+WITHOUT_SYSTEMD = 'enabled_units() { [ ! -e "$installed" ] || echo all.service; }'
 
 
-def run(folder: Path, text: str) -> str:
-    argv = ["bash", "-c", _STUBS + text, "bash", str(SHIPPED / "scripts/host-tools.sh")]
+def run(folder, text):
+    argv = ["bash", "-c", STUBS + text, "bash", str(SHIPPED / "scripts/host-tools.sh")]
     ran = subprocess.run([*argv, str(folder)], capture_output=True, text=True, check=True)
     return ran.stdout
 
 
-def test_missing_programs_and_their_packages(tmp_path: Path) -> None:
+def test_missing_programs_and_their_packages(tmp_path):
     lines = ["# a comment", "sh:dash:needed::a shell", "no-such-program:package:needed:sut:nothing"]
     lines += ["/no/such:other:measure:sut:a file", "nor-this:more:test::tests", ""]
     (tmp_path / "programs").write_text("\n".join(lines))
@@ -48,22 +47,18 @@ def test_missing_programs_and_their_packages(tmp_path: Path) -> None:
     assert found == ["package\tnothing", "other\ta file"]
 
 
-@pytest.mark.parametrize("had", [True, False], ids=["with systemd", "without systemd before"])
-def test_services_of_new_packages_stay_off(tmp_path: Path, had: bool) -> None:
-    before = "" if had else 'enabled_units() { [ ! -e "$installed" ] || echo all.service; }'
-    text = f"""{before}
-install_packages lxc nowhere >"$2/out"
-touch "$noted"
-cat "$2/out" "$noted"
-[ ! -e "$POLICY" ]
-"""
-    found = run(tmp_path, text)
+@pytest.mark.parametrize(
+    ("before", "disabled"), [("", ["disable lxc-net.service"]), (WITHOUT_SYSTEMD, [])]
+)
+def test_services_of_new_packages_stay_off(tmp_path, before, disabled):
+    install = 'install_packages lxc nowhere; touch "$noted"; cat "$noted"; [ ! -e "$POLICY" ]'
+    found = run(tmp_path, f"{before}\n{install}")
     assert "apt-get: install --no-install-recommends lxc" in found
     assert "policy: 101" in found and "services may start" not in found
-    assert re.findall(r"systemctl: (.*)", found) == (["disable lxc-net.service"] if had else [])
+    assert re.findall(r"systemctl: (.*)", found) == disabled
 
 
-def test_a_policy_of_the_machines_owner_stays(tmp_path: Path) -> None:
+def test_a_policy_of_the_machines_owner_stays(tmp_path):
     (tmp_path / "policy").write_text("the owner's")
     assert "stays as it is" in run(tmp_path, "hold_services; drop_policy")
     assert (tmp_path / "policy").read_text() == "the owner's"

@@ -1,9 +1,6 @@
 """Notebooks are executed as asked; wrong parameters are refused, failures and interrupts kept."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
+import runpy
 
 import nbformat
 import pytest
@@ -11,7 +8,7 @@ import yaml
 
 from labkit.errors import LabkitError, RigError, UsageError
 from labkit.notebooks import check, check_parameters, execute
-from labkit.paths import project
+from labkit.paths import SHIPPED, project
 
 DECLARED = """rig: str = "auto"
 blocks: int = 5  # passes
@@ -21,16 +18,15 @@ sizes: list[int] = [
 ]
 loads: dict[str, object] = {}
 size: object = 64
-new: bool = False
 plain = 1
 """
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Any:
+def write(tmp_path):
     """Write a notebook of code cells below a parameters cell; return its path."""
 
-    def written(*sources: str) -> Path:
+    def written(*sources):
         cells = [nbformat.v4.new_code_cell(DECLARED, metadata={"tags": ["parameters"]})]
         cells += [nbformat.v4.new_code_cell(source) for source in sources]
         nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "n.ipynb")
@@ -56,49 +52,42 @@ def write(tmp_path: Path) -> Any:
         ("loads", ["none"], "dict"),
     ],
 )
-def test_parameters_are_those_that_a_notebook_declares(
-    name: str, value: Any, remedy: str, write: Any
-) -> None:
+def test_parameters_are_those_that_a_notebook_declares(name, value, remedy, write):
     notebook = write("1")
     cells = [DECLARED, f"# Parameters\n{name} = {value!r}\n", "check_parameters(In)"]
-    if not remedy:
-        check(notebook, {name: value})
-        check_parameters(cells)
-        return
-    for refuse in (lambda: check(notebook, {name: value}), lambda: check_parameters(cells)):
+    for checked in (lambda: check(notebook, {name: value}), lambda: check_parameters(cells)):
+        if not remedy:
+            checked()
+            continue
         with pytest.raises(UsageError) as caught:
-            refuse()
+            checked()
         assert repr(name) in caught.value.what or f"{value!r}" in caught.value.what
         assert remedy in caught.value.remedy
 
 
-def test_a_wrong_parameter_is_refused_before_anything_runs(write: Any, tmp_path: Path) -> None:
-    notebook = write("open('ran', 'w')")
-    with pytest.raises(UsageError):
-        execute(notebook, tmp_path / "out" / "page.ipynb", {"block": 5}, cwd=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["n.ipynb"]
-
-
 @pytest.mark.parametrize("text", [None, "[]", "{", '{"cells": [1]}', '{"cells": [{}]}'])
-def test_a_file_that_is_not_a_notebook_is_a_usage_error(text: str | None, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_notebook_is_a_usage_error(text, tmp_path):
     if text:
         (tmp_path / "x.ipynb").write_text(text)
     with pytest.raises(UsageError):
         check(tmp_path / "x.ipynb", {})
 
 
-def test_every_profile_has_parameters_of_its_study() -> None:
+def test_every_profile_has_parameters_of_its_study():
     for profile in project("notebooks/profiles").glob("*.yaml"):
         study = project("notebooks/studies") / f"{profile.name.split('.')[0]}.ipynb"
         check(study, yaml.safe_load(profile.read_text()))
 
 
-def test_a_notebook_runs_with_its_parameters_in_a_folder(write: Any, tmp_path: Path) -> None:
+def test_a_notebook_runs_with_its_parameters_in_a_folder(write, tmp_path):
     (tmp_path / "cwd").mkdir()
     notebook = write("print(rig, file=open(str(blocks), 'w'))")
-    given = {"blocks": 7, "rig": "c=d"}
-    execute(notebook, tmp_path / "out.ipynb", given, cwd=tmp_path / "cwd")
-    assert (tmp_path / "cwd" / "7").read_text() == "c=d\n"
+    output, folder = tmp_path / "out.ipynb", tmp_path / "cwd"
+    with pytest.raises(UsageError):
+        execute(notebook, output, {"block": 5}, cwd=folder)
+    assert not [*folder.iterdir()] and not output.exists()
+    execute(notebook, output, {"blocks": 7, "rig": "c=d"}, cwd=folder)
+    assert (folder / "7").read_text() == "c=d\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cwd", "n.ipynb", "out.ipynb"]
 
 
@@ -112,9 +101,7 @@ def test_a_notebook_runs_with_its_parameters_in_a_folder(write: Any, tmp_path: P
         ("while blocks: pass", LabkitError, "longer than"),
     ],
 )
-def test_a_notebook_that_fails_cleans_up_and_is_kept(
-    source: str, raised: type[BaseException], words: str, write: Any, tmp_path: Path
-) -> None:
+def test_a_notebook_that_fails_cleans_up_and_is_kept(source, raised, words, write, tmp_path):
     body = source.replace("\n", "\n    ")
     notebook = write(f"try:\n    {body}\nfinally:\n    open('down', 'w')", "open('on', 'w')")
     timeout = 4 if words == "longer than" else 60
@@ -125,3 +112,22 @@ def test_a_notebook_that_fails_cleans_up_and_is_kept(
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     if isinstance(caught.value, LabkitError):
         assert "out.failed.ipynb, cell [2]" in caught.value.where
+
+
+def test_only_cells_that_are_compared_are_committed_with_outputs(tmp_path):
+    clean = runpy.run_path(str(SHIPPED / "scripts/clean_notebooks.py"))["main"]
+    output = nbformat.v4.new_output("execute_result", {"text/plain": "2"}, execution_count=9)
+    cells = []
+    for tag in ("parameters", "nbval-check-output"):
+        cell = nbformat.v4.new_code_cell("1 + 1", execution_count=9, outputs=[output])
+        cell.metadata = nbformat.from_dict({"tags": [tag], "papermill": {"duration": 1.5}})
+        cells.append(cell)
+    path = tmp_path / "10-x.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"papermill": {}}), path)
+    assert (clean([str(path)]), clean([str(path)])) == (1, 0)
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    plain, compared = notebook.cells
+    assert not plain.outputs and compared.outputs[0].data == {"text/plain": "2"}
+    assert plain.execution_count is None and compared.execution_count == 1
+    assert dict(plain.metadata) == {"tags": ["parameters"]} and "papermill" not in path.read_text()

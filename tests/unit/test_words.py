@@ -30,10 +30,8 @@ def test_columns_have_a_known_unit_direction_and_kind():
     [
         ("rtt_ns_p9999", "ns", "lower"),
         ("neighbour_gflops", "Gflop/s", "higher"),
-        ("tool_client_cpu_user", "1", "neither"),
         ("loaded_latency_ns_p99", "ns", "lower"),
         ("hop03_socket_drops", "1", "lower"),
-        ("cpu12_idle", "1", "neither"),
         ("latency_ns_std", "ns", "neither"),
         ("sysbench_cpu_events_per_s", "1/s", "higher"),
         ("quota_us", "us", "lower"),
@@ -55,11 +53,9 @@ def test_any_name_is_a_column(name):
     [
         (5930, "rtt_ns", "5.93 us"),
         (999.6, "rtt_ns", "1.00 us"),
-        (0, "rtt_ns", "0 ns"),
         (26_410, "throughput_mbit_per_s", "26.4 Gbit/s"),
         (12_345.6, "messages_per_s", "12,300/s"),
         (0.1534, "loss", "15.3 %"),
-        (37, "retransmits", "37"),
         (102_400, "size_b", "100 KiB"),
         (math.nan, "rtt_ns", ""),
     ],
@@ -81,9 +77,7 @@ def test_amounts_keep_three_digits(value, name):
     [
         (words.amount(2120, "rtt_ns", 950, 3290, signed=True), "+2.12 us [+0.950, +3.29]"),
         (words.amount(-0.02, "loss", signed=True), "-2.00 percentage points"),
-        (words.percent(0.005), "0.5 %"),
         (words.percent(math.nan), "unknown"),
-        (words.ratio(1.45, 1.40, 1.49), "1.45x [1.40, 1.49]"),
         (words.ratio(1.001, 0.98, 1.02), "1.001x [0.980, 1.020]"),
         (words.ratio(1.2, 0.0, math.inf), "1.20x [0, unbounded]"),
         (words.word(1.2, "rtt_ns_p99"), "slower"),
@@ -93,13 +87,10 @@ def test_amounts_keep_three_digits(value, name):
         (words.word(0.8, "server_cpu"), "lower"),
         (words.level("case", "3a"), "in two containers"),
         (words.level("quota_us", 1000.0), "quota 1000 us"),
-        (words.level("quota_us", "1000"), "quota 1000 us"),
         (words.level(["affinity", "steering"], ("split", "on")), "split, steering on"),
         (words.level(["quota_us", "loop"], (0, "open")), "no quota, open loop"),
-        (words.level("size_b", 1500), "size 1500 B"),
         (words.level("size_b", 2**26), "size 64 MiB"),
         (words.heading("rtt_ns_median", "us"), "median round-trip time (us)"),
-        (words.heading("n_blocks"), "blocks"),
     ],
 )
 def test_ratios_directions_levels_and_headings(shown, text):
@@ -113,7 +104,6 @@ def test_ratios_directions_levels_and_headings(shown, text):
         ({"verdict": "differs within margin"}, "within the margin of 2 %"),
         ({"verdict": "equivalent"}, "docker bridge equals bare cgroup within 2 %"),
         ({"verdict": "cannot tell", "blocks_needed": 39.2}, "16 blocks (about 40 would tell)"),
-        ({"verdict": "cannot tell"}, "cannot tell whether docker bridge differs"),
         ({"verdict": "cannot tell", "reason": "the load was"}, "16 blocks; the load was"),
     ],
 )
@@ -127,5 +117,5 @@ def test_a_condition_that_was_not_measured_has_its_reason_and_holm_a_mark():
     row = ROW | {"verdict": "not measured", "reason": "no aufs", "wait": "spin"}
     sentence = words.sentence(row, "placement", ["wait"])
     assert sentence == "docker bridge (spin) was not measured: no aufs"
-    assert words.row(ROW)["verdict"] == "slower\u00a0•"
-    assert words.row(ROW | {"p_adjusted": 0.2})["verdict"] == "slower"
+    marked = [words.row(ROW | {"p_adjusted": p})["verdict"] for p in (0.001, 0.2)]
+    assert marked == ["slower\u00a0•", "slower"]
