@@ -1,87 +1,62 @@
-"""Captures of tcpdump: headers as a table, and packets paired by arrival and departure.
+"""Captures of tcpdump: datagrams of UDP as a table, and pairs of an arrival and a departure.
 
-    packets = pcap.read(captured.packets)
-    requests = packets.where(dst="198.18.0.2", protocol="udp")
-    replies = packets.where(src="198.18.0.2", protocol="udp")
-    paired = pcap.pair(requests, replies)       # by sockperf's message number
-    paired.residence_ns, paired.flags
+    capture = pcap.read(captured.packets, captured.summary)
+    arrivals = capture.packets[capture.packets["dport"] == 20_000]
+    departures = capture.packets[capture.packets["dport"] == 19_999]
+    pairs, flags = pcap.pair(arrivals, departures)      # by sockperf's message number
 
 labkit starts tcpdump itself, so a file has one format: Ethernet, times in ns, little-endian
-(the manual page pcap-savefile(5)). Times are int64 ns of the clock that stamped the packets.
+(the manual page pcap-savefile(5)), and it captures UDP only.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from labkit.errors import ToolOutput
 
-Ints = NDArray[np.int64]
-#: The key by which a packet is recognised on both sides, and which packets have one.
-Key = Callable[["Packets"], tuple["pd.Series[Any]", "pd.Series[bool]"]]
-
 #: Magic number of times in ns, version 2.4, and the link type of Ethernet.
 _FORMAT = (0xA1B23C4D, 2, 4, 1)
-#: Bytes of the file's header, and of the one before each packet.
-_HEADER, _RECORD = 24, 16
-_ETHERNET, _IPV4, _PROTOCOLS = 14, 0x0800, {"udp": 17, "tcp": 6}
-_NUMBERS = list(_PROTOCOLS.values())
-#: Bytes of UDP's payload in a frame.
+#: Bytes of the file's header, of that before each packet, and of all headers of a datagram.
+_HEADER, _RECORD, _HEADERS = 24, 16, 42
+#: A packet with the header before it: Ethernet, IPv4 without options, UDP, a message's number.
+_PACKET = np.dtype(
+    [
+        *[("s", "<u4"), ("ns", "<u4"), ("captured", "<u4"), ("length", "<u4")],
+        *[("macs", "V12"), ("kind", ">u2"), ("version", "u1"), ("service", "u1"), ("total", ">u2")],
+        *[("id", ">u2"), ("part", ">u2"), ("ttl", "u1"), ("protocol", "u1"), ("check", ">u2")],
+        *[("src", ">u4"), ("dst", ">u4"), ("sport", ">u2"), ("dport", ">u2")],
+        *[("udp", ">u2"), ("udp_check", ">u2"), ("number", ">u8")],
+    ]
+)
+#: The most bytes of UDP's payload in a frame.
 _MOST = 1472
-#: The longest headers of Ethernet, IPv4 and TCP, and a message number.
-_WIDTH = _ETHERNET + 60 + 60 + 8
 
 
 @dataclass(frozen=True, eq=False)
-class Packets:
-    """Packets in the order of the capture, and flags of what it lacks.
+class Capture:
+    """Packets in the order of a capture, how many tcpdump lost, and flags of what it lacks.
 
-    A row of `fields` is a packet: `time_ns` (since 1970), and of UDP and TCP over IPv4 `src`,
-    `dst`, `protocol` (IPv4's numbers), `sport`, `dport`, `payload_length` (bytes), `number` (the
-    first 8 bytes of the payload) and `numbered` (whether the capture holds them). Zeros for
-    fragments and everything else.
+    A row of `packets` is a packet: `time_ns` (since 1970), and of a datagram `src`, `dst` (IPv4 as
+    numbers), `sport`, `dport`, `size` (bytes of payload), `number` (its first 8 bytes) and
+    `numbered` (whether the capture holds these). Anything else has zeros, and is flagged.
     """
 
-    fields: pd.DataFrame
-    flags: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.fields)
-
-    @property
-    def times_ns(self) -> Ints:
-        """When each was stamped, in ns since 1970."""
-        times: Ints = self.fields["time_ns"].to_numpy()
-        return times
-
-    def select(self, which: Any) -> Packets:
-        """Return the packets of a mask."""
-        return replace(self, fields=self.fields[np.asarray(which)])
-
-    def where(self, **wanted: str | int) -> Packets:
-        """Return the packets with these values: `src`, `dst`, `sport`, `dport`, `protocol`.
-
-        Addresses and protocols ("udp" or "tcp") are text.
-        """
-        keep = np.ones(len(self), dtype=np.bool_)
-        for name, value in wanted.items():
-            if name in ("src", "dst"):
-                value = int(ipaddress.IPv4Address(value))
-            keep &= self.fields[name].to_numpy() == _PROTOCOLS.get(str(value), value)
-        return self.select(keep)
+    packets: pd.DataFrame
+    dropped: int
+    flags: tuple[str, ...]
 
 
-def read(content: bytes) -> Packets:
-    """Read tcpdump's file; one that was not written to its end keeps its whole packets, flagged."""
+def read(content: bytes, summary: str) -> Capture:
+    """Read tcpdump's file, and what it printed at its end.
+
+    A file that was not written to its end keeps its whole packets, and is flagged.
+    """
     if len(content) < _HEADER or struct.unpack_from("<IHH12xI", content) != _FORMAT:
         raise ToolOutput(
             "this is not a capture of labkit",
@@ -95,172 +70,95 @@ def read(content: bytes) -> Packets:
             break
         starts.append(place)
         place = end
-    flags = [f"truncated: {len(content) - place} bytes after the last whole packet"]
-    flags = flags if place < len(content) else []
-    flags += [] if starts else ["empty: no packet was captured"]
-    padded = np.frombuffer(content + bytes(_RECORD + _WIDTH), dtype=np.uint8)
-    rows = np.lib.stride_tricks.sliding_window_view(padded, _RECORD + _WIDTH)[starts]
-    heads = rows[:, :_RECORD].copy().view("<u4").astype(np.int64)
-    times, captured = heads[:, 0] * 1_000_000_000 + heads[:, 1], heads[:, 2]
+    padded = np.frombuffer(content + bytes(_PACKET.itemsize), dtype=np.uint8)
+    rows = np.lib.stride_tricks.sliding_window_view(padded, _PACKET.itemsize)[starts]
+    raw = rows.copy().view(_PACKET)[:, 0]
+    size = raw["udp"].astype(np.int64) - 8
+    known = (raw["kind"] == 0x0800) & (raw["version"] == 0x45) & (raw["protocol"] == 17)
+    known &= (raw["part"] & 0x3FFF == 0) & (raw["captured"] >= _HEADERS)
+    known &= (size >= 0) & (size <= raw["total"].astype(np.int64) - 28)
     # The bytes after a short packet are those of the next one.
-    frames = np.where(np.arange(_WIDTH) < captured[:, None], rows[:, _RECORD:], 0)
-    fields = _decode(frames, captured).assign(time_ns=times)
-    ours = (frames[:, 12:14] == (8, 0)).all(axis=1) & np.isin(frames[:, 23], _NUMBERS)
+    numbered = known & (np.minimum(size, raw["captured"].astype(np.int64) - _HEADERS) >= 8)
+    columns = {name: np.where(known, raw[name], 0) for name in ("src", "dst", "sport", "dport")}
+    columns |= {"size": np.where(known, size, 0), "number": np.where(numbered, raw["number"], 0)}
+    packets = pd.DataFrame({name: values.astype(np.int64) for name, values in columns.items()})
+    packets["numbered"] = numbered
+    packets["time_ns"] = raw["s"].astype(np.int64) * 1_000_000_000 + raw["ns"]
+    written, by_kernel, by_interface = _counts(summary)
+    dropped = f"{by_kernel} of {written + by_kernel} packets dropped by the kernel"
     counts = {
-        "undecoded: {} packets of UDP or TCP, damaged, cut short or in fragments": int(
-            (ours & (fields["protocol"] == 0)).sum()
-        ),
-        "merged: {} datagrams are longer than a frame, by an offload": int(
-            ((fields["protocol"] == _PROTOCOLS["udp"]) & (fields["payload_length"] > _MOST)).sum()
-        ),
+        "truncated: {} bytes after the last whole packet": len(content) - place,
+        "empty: no packet was captured": not starts,
+        "undecoded: {} packets are not whole datagrams of UDP": (~known).sum(),
+        "merged: {} datagrams are longer than a frame, by an offload": (size[known] > _MOST).sum(),
+        f"lossy capture: {dropped}, {by_interface} by the interface": by_kernel + by_interface,
     }
-    flags += [text.format(count) for text, count in counts.items() if count]
-    return Packets(fields, tuple(flags))
+    flags = tuple(text.format(count) for text, count in counts.items() if count)
+    return Capture(packets, by_kernel + by_interface, flags)
 
 
-def _decode(frames: NDArray[np.uint8], captured: Ints) -> pd.DataFrame:
-    """Return the fields of the headers; a header that is damaged or cut short counts as missing."""
+def _counts(summary: str) -> tuple[int, int, int]:
+    """Return how many packets tcpdump wrote, and how many the kernel and the interface dropped.
 
-    def field(at: Any, size: int) -> NDArray[Any]:
-        """Return each row's number in network byte order, from its own column on."""
-        places = np.broadcast_to(at, len(frames))[:, None] + np.arange(size)
-        cells = np.take_along_axis(frames, places, axis=1)
-        return cells.view(f">u{size}")[:, 0].astype(np.uint64 if size == 8 else np.int64)
-
-    header, total = 4 * (field(14, 1) & 15), field(16, 2)
-    transport, protocol = _ETHERNET + header, field(23, 1)
-    udp, words = protocol == _PROTOCOLS["udp"], 4 * (field(transport + 12, 1) >> 4)
-    payload = transport + np.where(udp, 8, words)
-    length = np.where(udp, field(transport + 4, 2) - 8, total - header - words)
-    known = (field(12, 2) == _IPV4) & (field(14, 1) >> 4 == 4) & (header >= 20)
-    known &= (field(20, 2) & 0x3FFF == 0) & (udp | (protocol == _PROTOCOLS["tcp"]) & (words >= 20))
-    known &= (length >= 0) & (payload + length <= _ETHERNET + total) & (payload <= captured)
-    columns = {
-        "src": field(26, 4),
-        "dst": field(30, 4),
-        "protocol": protocol,
-        "sport": field(transport, 2),
-        "dport": field(transport + 2, 2),
-        "payload_length": length,
-        "number": field(payload, 8).view(np.int64),
-        "numbered": np.minimum(length, captured - payload) >= 8,
-    }
-    return pd.DataFrame({name: np.where(known, values, 0) for name, values in columns.items()})
-
-
-def number() -> Key:
-    """Return the key that is sockperf's message number, which its server sends back unchanged.
-
-    A segment of TCP begins with a message only if the sender wrote one message at a time.
+    Its closing lines come last; it prints the interface's count only if there are drops.
     """
-    return lambda packets: (packets.fields["number"], packets.fields["numbered"] != 0)
-
-
-def alike(packets: Packets) -> tuple[pd.Series[Any], pd.Series[bool]]:
-    """Return the same key for all packets: only of use with ``pair(..., in_turn=True)``."""
-    return packets.fields["time_ns"] * 0, packets.fields["time_ns"] != -1
-
-
-@dataclass(frozen=True, eq=False)
-class Paired:
-    """Packets that were found on both sides, in the order in which they arrived.
-
-    `arrival` and `departure` are their positions among the given packets; `unmatched` counts the
-    arrivals and departures that were not paired, with a flag for every reason.
-    """
-
-    #: From each packet's arrival to its departure, in ns, at least 0.
-    residence_ns: Ints
-    arrival: Ints
-    departure: Ints
-    unmatched: tuple[int, int]
-    flags: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.residence_ns)
+    words = ("captured", "dropped by kernel", "dropped by interface")
+    found = [re.findall(rf"(?<![\w.,-])(\d+) packets? {words}\b", summary) for words in words]
+    if not found[0] or not found[1]:
+        raise ToolOutput(
+            "cannot read tcpdump's closing lines",
+            why=f"no count of packets; it wrote: {summary.strip()[-600:] or '(nothing)'}",
+            remedy="end tcpdump with SIGINT or SIGTERM, and wait until it has ended",
+            evidence={"stderr": summary[-4000:]},
+        )
+    written, by_kernel, by_interface = (int(counts[-1]) if counts else 0 for counts in found)
+    return written, by_kernel, by_interface
 
 
 def pair(
-    arrivals: Packets,
-    departures: Packets,
-    key: Key | None = None,
+    arrivals: pd.DataFrame,
+    departures: pd.DataFrame,
     *,
     longest_ns: int = 1_000_000_000,
     in_turn: bool = False,
-) -> Paired:
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Pair each packet's arrival at a system with its departure, both stamped by one clock.
 
-    A departure belongs to the last arrival of its key (`number` by default) that is at most
-    `longest_ns` before it; of several the first one counts. Numbers that start over are thus
-    distinguished by time. Where a number arrives twice within `longest_ns`, neither is paired, as
-    a departure could be of either; unless the client has one message under way at a time
-    (`in_turn`).
+    A departure belongs to the last arrival of its number that is at most `longest_ns` before it; of
+    several the first one counts. Numbers that start over are thus distinguished by time. Where a
+    number arrives twice within `longest_ns`, neither is paired, as a departure could be of either.
+    With `in_turn` one message is under way at a time, and its number does not matter.
+
+    Return the pairs in the order of their arrivals, with `time_ns` of the arrival and the
+    `residence_ns` until the departure, and a flag for each reason why packets have no pair.
     """
-    arrived, left = (_keyed(packets, key or number()) for packets in (arrivals, departures))
-    # Not by `groupby`, whose differences lose the last digits of a time in ns.
-    steps = arrived.sort_values("key", kind="stable")[["key", "time"]].diff()
-    again = (steps["key"] == 0) & (steps["time"] <= longest_ns) & (not in_turn)
-    arrived["repeated"] = again | again.shift(-1, fill_value=False)
-    found = pd.merge_asof(
-        *(left, arrived),
-        on="time",
-        by="key",
-        tolerance=longest_ns,
-        suffixes=("_left", ""),
-    ).dropna()
-    found = found[~found["repeated"].astype(bool)].drop_duplicates("place").sort_values("place")
-    arrival, departure = (found[name].to_numpy(np.int64) for name in ("place", "place_left"))
-    paired, repeated = len(found), int(arrived["repeated"].sum())
-    unmatched = len(arrivals) - paired, len(departures) - paired
+    arrived, left = (_numbered(packets, in_turn) for packets in (arrivals, departures))
+    arrived["arrival"] = np.arange(len(arrived))
+    by_number = arrived.sort_values("number", kind="stable")
+    steps = (np.diff(by_number[name]) for name in ("number", "time_ns"))
+    again = (next(steps) == 0) & (next(steps) <= longest_ns) & (not in_turn)
+    repeated = np.zeros(len(arrived), dtype=np.bool_)
+    repeated[by_number["arrival"][1:][again]] = repeated[by_number["arrival"][:-1][again]] = True
+    found = pd.merge_asof(left, arrived, on="time_ns", by="number", tolerance=longest_ns)
+    found = found.dropna().astype(np.int64)
+    found = found[~repeated[found["arrival"]]].drop_duplicates("arrival").sort_values("arrival")
+    times = arrived["time_ns"].to_numpy()[found["arrival"]]
+    pairs = pd.DataFrame({"time_ns": times, "residence_ns": found["time_ns"].to_numpy() - times})
     reasons = {
-        "lost": (len(arrived) - repeated - paired, "arrivals did not leave"),
-        "repeated": (repeated, "arrivals are left out, since their number came again too soon"),
-        "without number": (len(arrivals) - len(arrived), "arrivals have none in the capture"),
-        "unmatched": (unmatched[1], "departures have no arrival, or no other one than theirs"),
+        "lost: {} arrivals did not leave": len(arrived) - repeated.sum() - len(pairs),
+        "repeated: {} arrivals are left out, since their number came again too soon": (
+            repeated.sum()
+        ),
+        "without number: {} arrivals have none in the capture": len(arrivals) - len(arrived),
+        "unmatched: {} departures have no arrival, or no other one than theirs": (
+            len(departures) - len(pairs)
+        ),
     }
-    return Paired(
-        departures.times_ns[departure] - arrivals.times_ns[arrival],
-        arrival,
-        departure,
-        unmatched,
-        tuple(f"{name}: {count} {text}" for name, (count, text) in reasons.items() if count),
-    )
+    return pairs, tuple(text.format(count) for text, count in reasons.items() if count)
 
 
-def _keyed(packets: Packets, key: Key) -> pd.DataFrame:
-    """Return key, time and place of the packets that have a key, by time."""
-    keys, known = (values.to_numpy() for values in key(packets))
-    table = {"key": keys, "time": packets.times_ns, "place": np.arange(len(packets))}
-    return pd.DataFrame(table)[known].sort_values("time", kind="stable", ignore_index=True)
-
-
-@dataclass(frozen=True)
-class Drops:
-    """Counts of tcpdump at its end: packets written, and dropped by kernel and interface."""
-
-    captured: int
-    kernel: int
-    interface: int
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """A flag where packets were dropped: what the file lacks was then not lost by the SUT."""
-        if not self.kernel + self.interface:
-            return ()
-        kernel = f"{self.kernel} of {self.captured + self.kernel} packets dropped by the kernel"
-        return (f"lossy capture: {kernel}, {self.interface} by the interface",)
-
-
-def parse_drops(text: str) -> Drops:
-    """Read tcpdump's closing lines from its standard error; earlier counts are ignored."""
-    words = ("captured", "dropped by kernel", "dropped by interface")
-    counts = [re.findall(rf"(?<![\w.,-])(\d+) packets? {words}\b", text) for words in words]
-    if not counts[0] or not counts[1]:
-        raise ToolOutput(
-            "cannot read tcpdump's closing lines",
-            why=f"no count of packets; it wrote: {text.strip()[-600:] or '(nothing)'}",
-            remedy="end tcpdump with SIGINT or SIGTERM, and wait until it has ended",
-            evidence={"stderr": text[-4000:]},
-        )
-    # tcpdump prints the interface's count only if there are drops.
-    return Drops(*(int(values[-1]) if values else 0 for values in counts))
+def _numbered(packets: pd.DataFrame, in_turn: bool) -> pd.DataFrame:
+    """Return number and time of the packets that have a number, by time; 0 for all in turn."""
+    known = packets.assign(number=0) if in_turn else packets[packets["numbered"]]
+    ordered = known[["number", "time_ns"]].sort_values("time_ns", kind="stable")
+    return ordered.reset_index(drop=True)

@@ -1,7 +1,8 @@
-"""Ping-pong: messages one at a time over UDP or TCP, by either tool, with or without a capture."""
+"""Ping-pong: messages of UDP one at a time, by either tool, with or without a capture."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from ipaddress import IPv4Address
 from types import ModuleType
 from typing import Any
 
@@ -10,114 +11,35 @@ import numpy as np
 from labkit import pcap
 from labkit.errors import ToolMissing, ToolOutput
 from labkit.hosts.target import Target
-from labkit.placement import Placement, Workload
+from labkit.placement import Placement
 from labkit.tools import base, sfnt_pingpong, sockperf
-from labkit.tools.base import Client, Measurement, one_of
+from labkit.tools.base import Measurement
 from labkit.tools.parsing import flag
 
+#: Each has `server`, `ping_pong`, `WAITS`, `WARM_UP_NS` and `COOL_DOWN_NS`.
 TOOLS: dict[str, ModuleType] = {sockperf.TOOL: sockperf, sfnt_pingpong.TOOL: sfnt_pingpong}
 #: Networks on which the generator reaches a container.
 NETWORKS = ("host", "bridge", "nat", "macvlan")
-#: The largest payload in bytes that is one packet on each of these networks.
-ONE_PACKET = 1398
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Round trips of `size` bytes, one at a time; both ends wait alike for a message.
-
-    `exchange` is the transport, "udp" or "tcp", `tool` a name of `TOOLS`, and `wait` "block",
-    "spin", or for sockperf "busy_poll".
-    """
-
-    exchange: str
-    tool: str
-    messages: int
-    size: int
-    wait: str
-    capture: str = "off"
-
-    def __post_init__(self) -> None:
-        one_of("exchange", self.exchange, ("udp", "tcp"))
-        one_of("tool", self.tool, tuple(TOOLS))
-
-    def server(self) -> Workload:
-        """Return the server to place."""
-        workload: Workload = TOOLS[self.tool].server(self.wait, protocol=self.exchange)
-        return workload
-
-    def client(self, address: str) -> Client:
-        """Return the client of a server at an address."""
-        client: Client = TOOLS[self.tool].ping_pong(
-            address,
-            wait=self.wait,
-            messages=self.messages,
-            size=self.size,
-            protocol=self.exchange,
-        )
-        return client
-
-    def seconds(self) -> float:
-        """Return how long the window of a trial is expected to take."""
-        return self.client("").seconds + (2.8 if self.capture == "on" else 0.0)
-
-    def infeasible(self, placement: Placement, lacking: Mapping[str, str]) -> str | None:
-        """Return why the exchange cannot be measured at a placement, or None; see `lacking`."""
-        waits, network = TOOLS[self.tool].WAITS, placement.network
-        if self.capture == "on" and self.size > ONE_PACKET:
-            return f"a message of more than {ONE_PACKET} bytes may be several packets"
-        if network not in NETWORKS:
-            return f"the generator has no end of the network {network}"
-        if self.wait not in waits:
-            return f"the tool of this exchange waits in other ways: {', '.join(waits)}"
-        if self.tool == sfnt_pingpong.TOOL and network == "nat":
-            return "sfnt-pingpong exchanges its messages on ports that are not published"
-        home = {"clean": "clean", "rules": "sut"}.get(placement.baseline_level, "image")
-        return next((lacking[end] for end in ("generator", home) if end in lacking), None)
-
-    def with_residence_times(
-        self, measurement: Measurement, capture: Any, address: str
-    ) -> Measurement:
-        """Add ``residence_ns``, how long messages stayed at the server's host, by a capture.
-
-        It lasts from a message's arrival until its answer leaves, both stamped by the switch. A
-        capture holds more messages than there are round trips: both are reduced to one number of
-        samples, evenly spread, so that the values of a row belong to one window, not one message.
-        """
-        if not capture.packets:
-            return measurement
-        seen, drops = pcap.read(capture.packets), pcap.parse_drops(capture.summary)
-        seen = seen.where(protocol=self.exchange)
-        seen = seen.select(seen.fields.payload_length == self.size)  # others open or acknowledge
-        arrivals, answers = seen.where(dst=address), seen.where(src=address)
-        # Messages of sfnt-pingpong have no number; as one is under way at a time, order suffices.
-        key = pcap.number() if self.tool == sockperf.TOOL else pcap.alike
-        pairs = pcap.pair(arrivals, answers, key, in_turn=True)
-        if not len(pairs):
-            raise ToolOutput("the capture holds no message", why=capture.summary[-400:])
-        rtt, residence = measurement.samples["rtt_ns"], pairs.residence_ns
-        if self.tool == sockperf.TOOL:
-            # Its round trips leave out both ends of the run.
-            at = arrivals.times_ns[pairs.arrival]
-            first, last = at[0] + sockperf.WARM_UP_NS, at[-1] - sockperf.COOL_DOWN_NS
-            residence = residence[(at >= first) & (at <= last)]
-        count = min(len(rtt), len(residence))
-        left_out = f"{len(rtt) - count} of {len(rtt)} round trips left out beside the capture"
-        flags = (*measurement.flags, *seen.flags, *drops.flags, *pairs.flags)
-        counts = {"captured": drops.captured, "capture_drops": drops.kernel + drops.interface}
-        counts |= {"paired": len(pairs), "unpaired": sum(pairs.unmatched)}
-        samples = {"rtt_ns": rtt, "residence_ns": residence}
-        return replace(
-            measurement,
-            samples={n: x[np.arange(count) * len(x) // count] for n, x in samples.items()},
-            metrics={**measurement.metrics, **counts},
-            flags=flags + flag(left_out, count < len(rtt)),
-        )
 
 
 def first_built(tool: str) -> str:
     """Return the tool, of several the first that the rig's images have."""
     return base.first_built(tool, tuple(TOOLS))
+
+
+def infeasible(
+    tool: str, wait: str, placement: Placement, lacking: Mapping[str, str]
+) -> str | None:
+    """Return why a placement cannot be measured, or None; see `lacking`."""
+    waits, network = TOOLS[tool].WAITS, placement.network
+    if network not in NETWORKS:
+        return f"the generator has no end of the network {network}"
+    if wait not in waits:
+        return f"{tool} waits in other ways: {', '.join(waits)}"
+    if tool == sfnt_pingpong.TOOL and network == "nat":
+        return "sfnt-pingpong exchanges its messages on ports that are not published"
+    home = {"clean": "clean", "rules": "sut"}.get(placement.baseline_level, "image")
+    return next((lacking[end] for end in ("generator", home) if end in lacking), None)
 
 
 def lacking(tool: str, targets: Mapping[str, Target]) -> dict[str, str]:
@@ -133,3 +55,38 @@ def lacking(tool: str, targets: Mapping[str, Target]) -> dict[str, str]:
     if not base.is_built(tool):
         reasons["image"] = f"{tool} is not in the image apps: put it into containers/apps/local"
     return reasons
+
+
+def with_residence_times(
+    measurement: Measurement, captured: Any, *, tool: str, address: str, size: int
+) -> Measurement:
+    """Add ``residence_ns``, how long messages of a size stayed at the server's host, by a capture.
+
+    It lasts from a message's arrival until its answer leaves, both stamped by the switch. A capture
+    holds more messages than there are round trips: both are reduced to one number of samples,
+    evenly spread, so that the values of a row belong to one window, not one message.
+    """
+    if not captured.packets:
+        return measurement
+    capture = pcap.read(captured.packets, captured.summary)
+    seen = capture.packets[capture.packets["size"] == size]
+    own = int(IPv4Address(address))
+    pairs, flags = pcap.pair(seen[seen["dst"] == own], seen[seen["src"] == own], in_turn=True)
+    if pairs.empty:
+        raise ToolOutput("the capture holds no message", why=captured.summary[-400:])
+    # The tool leaves out both ends of its run.
+    first = seen["time_ns"].min() + TOOLS[tool].WARM_UP_NS
+    last = seen["time_ns"].max() - TOOLS[tool].COOL_DOWN_NS
+    inside = pairs["time_ns"].between(first, last)
+    rtt, residence = measurement.samples["rtt_ns"], pairs["residence_ns"][inside].to_numpy()
+    count = min(len(rtt), len(residence))
+    left_out = f"{len(rtt) - count} of {len(rtt)} round trips left out beside the capture"
+    counts = {"captured": len(capture.packets), "capture_drops": capture.dropped}
+    counts |= {"paired": len(pairs), "unpaired": len(seen) - 2 * len(pairs)}
+    samples = {"rtt_ns": rtt, "residence_ns": residence}
+    return replace(
+        measurement,
+        samples={n: x[np.arange(count) * len(x) // count] for n, x in samples.items()},
+        metrics={**measurement.metrics, **counts},
+        flags=measurement.flags + capture.flags + flags + flag(left_out, count < len(rtt)),
+    )

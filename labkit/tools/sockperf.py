@@ -1,4 +1,4 @@
-"""sockperf: ping-pong over UDP or TCP with the time of every message.
+"""sockperf: ping-pong over UDP with the time of every message.
 
 The client runs for whole seconds: it sleeps for two, leaves out 400 ms of warm-up and 50 ms at the
 end, and logs every round trip of the rest. A number of messages is therefore requested as a
@@ -18,14 +18,15 @@ from labkit.tools.base import Client, Measurement, one_of, prober
 from labkit.tools.parsing import flag, paused, reading
 
 TOOL, PORT = "sockperf", 11111
-#: How an end waits for a packet, with its options: it sleeps, it polls, or the socket polls, which
-#: asks the device for 50 us before the thread sleeps.
-_WAITS = {"block": (), "spin": ("--nonblocked",), "busy_poll": ("--lls", "50")}
-WAITS = tuple(_WAITS)
-#: Left out by the tool itself at the beginning and at the end of its run, in ns.
+#: How an end waits for a packet: it sleeps, it polls, or the socket polls, which asks the device
+#: for 50 us before the thread sleeps. With its options, and an upper bound of the mean round trip.
+WAITS = {
+    "block": ((), 100e-6),
+    "spin": (("--nonblocked",), 60e-6),
+    "busy_poll": (("--lls", "50"), 100e-6),
+}
+#: Left out by the tool itself at the beginning and at the end of its run.
 WARM_UP_NS, COOL_DOWN_NS = 400_000_000, 50_000_000
-#: An upper bound of the mean round trip, in seconds.
-_BUDGET = {"block": 100e-6, "spin": 60e-6, "busy_poll": 100e-6}
 _RESULT = re.compile(
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
     r"\[Valid Duration\].*?SentMessages=(\d+); ReceivedMessages=(\d+).*"
@@ -34,38 +35,35 @@ _RESULT = re.compile(
 )
 _HEAD = "packet, txTime(sec), rxTime(sec)"
 
-probe = prober(r"(\d+\.\d+\S*)", "sockperf", "--version")
+probe = prober(r"(\d+\.\d+\S*)", TOOL, "--version")
+
+
+def server(wait: str) -> Workload:
+    """Return the echo server; it waits as its client does, as both ends did in the paper."""
+    one_of("way to wait", wait, tuple(WAITS))
+    return Workload((*f"sockperf server -i 0.0.0.0 -p {PORT}".split(), *WAITS[wait][0]), PORT)
+
+
+def duration(messages: int, wait: str) -> int:
+    """Return the whole seconds of a run that certainly holds so many messages."""
+    return max(1, math.ceil((WARM_UP_NS + COOL_DOWN_NS) / 1e9 + messages * WAITS[wait][1]))
+
+
+def ping_pong(address: str, *, messages: int, size: int, wait: str) -> Client:
+    """Return the client: `messages` round trips of `size` bytes (14 or more), one at a time."""
+    one_of("way to wait", wait, tuple(WAITS))
+    seconds = duration(messages, wait)
+    argv = f"sockperf ping-pong -i {address} -p {PORT} -m {size} -t {seconds}".split()
+    command, reader = (
+        (*argv, *WAITS[wait][0], "--full-log", "{log}"),
+        partial(parse, messages=messages),
+    )
+    return Client(command, address, seconds + 2.25, reader, log_rows=messages)
 
 
 def plain(text: str) -> str:
     """Return sockperf's output without its colours."""
     return re.sub(r"\x1b\[[\d;]*m", "", text)
-
-
-def server(wait: str, *, protocol: str = "udp") -> Workload:
-    """Return the echo server; it waits as its client does, as both ends did in the paper."""
-    options = _options(wait, protocol)
-    return Workload((*f"sockperf server -i 0.0.0.0 -p {PORT}".split(), *options), PORT, protocol)
-
-
-def duration(messages: int, wait: str) -> int:
-    """Return the whole seconds of a run that certainly holds so many messages."""
-    return max(1, math.ceil((WARM_UP_NS + COOL_DOWN_NS) / 1e9 + messages * _BUDGET[wait]))
-
-
-def ping_pong(
-    address: str, *, messages: int, size: int, wait: str, protocol: str = "udp"
-) -> Client:
-    """Return the client: `messages` round trips of `size` bytes (14 or more), one at a time."""
-    options, seconds = _options(wait, protocol), duration(messages, wait)
-    argv = f"sockperf ping-pong -i {address} -p {PORT} -m {size} -t {seconds}".split()
-    command, reader = (*argv, *options, "--full-log", "{log}"), partial(parse, messages=messages)
-    return Client(command, address, seconds + 2.25, reader, log_rows=messages)
-
-
-def _options(wait: str, protocol: str) -> tuple[str, ...]:
-    one_of("way to wait", wait, WAITS)
-    return (*_WAITS[wait], *(("--tcp",) if protocol == "tcp" else ()))
 
 
 def parse(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
@@ -76,10 +74,7 @@ def parse(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
         if not result:
             raise ValueError("sockperf printed no complete result: is the server reachable?")
         total, valid, back, dropped, duplicated, reordered = map(int, result.groups())
-        _, head, table = log.partition(_HEAD)
-        if not head:
-            raise ValueError(f"its log has no column {_HEAD}")
-        body = table.partition("\n")[2].partition("-----")[0]
+        body = log[log.index(_HEAD) :].partition("\n")[2].partition("-----")[0]
         frame = pd.read_csv(io.StringIO(body), header=None, usecols=[1, 2], dtype=str)
         times = pd.Series(frame.to_numpy().ravel()).str.strip()
         wrong = times[~times.str.fullmatch(r"\d+\.\d{9}").fillna(False)]

@@ -61,7 +61,7 @@ def once(
     rig: Rig, label: str, place: Placement, messages: int, *, tool: str, capture: str, **more: Any
 ) -> tuple[int, Trial, Any]:
     names = declared("10-affinity-spinning.ipynb")
-    about = {"placement": place, "wait": "spin", "exchange": "udp", "size": 64, **more}
+    about = {"placement": place, "wait": "spin", "size": 64, **more}
     about |= {"seccomp": "default", "tool": tool, "messages": messages}
     treated = {"capture": treatments.PacketCapture()}
     trial = Trial(rig, {"capture": capture}, label, treatments=treated)
@@ -79,19 +79,11 @@ def test_the_paper_s_own_tool(lab: Rig, label: str, left: Left, place: Placement
     assert left() == []
 
 
-@pytest.mark.parametrize(
-    ("place", "exchange"),
-    [
-        (bare("clean"), "udp"),
-        (docker("bridge"), "tcp"),
-        (docker("macvlan"), "udp"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("place", [bare("clean"), docker("bridge"), docker("macvlan")], ids=str)
 def test_a_captured_trial_has_round_trip_and_residence_times(
-    lab: Rig, label: str, left: Left, place: Placement, exchange: str
+    lab: Rig, label: str, left: Left, place: Placement
 ) -> None:
-    messages, trial, measurement = measured(lab, label, place, capture="on", exchange=exchange)
+    messages, trial, measurement = measured(lab, label, place, capture="on")
     rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
     # On a busy machine fewer are exchanged in the time that the tool takes.
     assert 0 < len(rtt) == len(inside) <= messages and inside.min() > 0
@@ -102,27 +94,17 @@ def test_a_captured_trial_has_round_trip_and_residence_times(
     assert mirrors() == "" and left() == []
 
 
-@pytest.mark.parametrize(
-    ("place", "exchange"),
-    [
-        (docker("macvlan"), "udp"),
-        (bare("clean"), "tcp"),
-    ],
-    ids=str,
-)
 def test_a_trial_without_capture_is_not_mirrored(
     lab: Rig,
     label: str,
     left: Left,
     monkeypatch: pytest.MonkeyPatch,
-    place: Placement,
-    exchange: str,
 ) -> None:
     def never() -> None:
         raise AssertionError("the switch mirrors")
 
     monkeypatch.setattr(lab, "mirror", never)
-    messages, _, measurement = measured(lab, label, place, capture="off", exchange=exchange)
+    messages, _, measurement = measured(lab, label, docker("macvlan"), capture="off")
     assert list(measurement.samples) == ["rtt_ns"]
     assert 0 < len(measurement.samples["rtt_ns"]) <= messages
     assert left() == []

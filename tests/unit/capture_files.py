@@ -9,38 +9,21 @@ from collections.abc import Iterable
 CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
 #: A packet of a capture: ns since 1970, and its bytes.
 Stamped = tuple[int, bytes]
-MAGICS = {1_000: 0xA1B2C3D4, 1: 0xA1B23C4D}
 
 
 def udp(payload: bytes, sport: int = 40_000, dport: int = 11_111) -> bytes:
     return struct.pack(">HHHH", sport, dport, 8 + len(payload), 0) + payload
 
 
-def tcp(payload: bytes, sport: int = 40_000, dport: int = 80, options: bytes = b"") -> bytes:
-    words = 5 + len(options) // 4
-    return struct.pack(">HHIIBBHHH", sport, dport, 1, 2, words << 4, 24, 512, 0, 0) + (
-        options + payload
-    )
-
-
-def ipv4(
-    inner: bytes,
-    *,
-    src: str = CLIENT,
-    dst: str = SERVER,
-    protocol: int = 17,
-    identification: int = 7,
-    part: int = 0,
-    options: bytes = b"",
-) -> bytes:
-    first = 0x45 + len(options) // 4
-    total = 20 + len(options) + len(inner)
-    head = struct.pack(">BBHHHBBH", first, 0, total, identification, part, 64, protocol, 0)
-    return head + socket.inet_aton(src) + socket.inet_aton(dst) + options + inner
+def ipv4(inner: bytes, *, src: str = CLIENT, dst: str = SERVER, **changes: int) -> bytes:
+    given = {"first": 0x45, "total": 20 + len(inner), "part": 0, "protocol": 17} | changes
+    first, total, part, protocol = given.values()
+    head = struct.pack(">BBHHHBBH", first, 0, total, 7, part, 64, protocol, 0)
+    return head + socket.inet_aton(src) + socket.inet_aton(dst) + inner
 
 
 def ethernet(inner: bytes, *, kind: int = 0x0800) -> bytes:
-    return bytes(6) + bytes(6) + struct.pack(">H", kind) + inner
+    return bytes(12) + struct.pack(">H", kind) + inner
 
 
 def message(number: int, size: int = 14, **addresses: str) -> bytes:
@@ -50,16 +33,10 @@ def message(number: int, size: int = 14, **addresses: str) -> bytes:
 
 
 def pcap(
-    packets: Iterable[Stamped],
-    *,
-    order: str = "<",
-    scale: int = 1,
-    link: int = 1,
-    snaplen: int = 262_144,
+    packets: Iterable[Stamped], *, magic: int = 0xA1B23C4D, link: int = 1, snaplen: int = 262_144
 ) -> bytes:
-    made = [struct.pack(order + "IHHiIII", MAGICS[scale], 2, 4, 0, 0, snaplen, link)]
+    made = [struct.pack("<IHHiIII", magic, 2, 4, 0, 0, snaplen, link)]
     for time, packet in packets:
-        held, (seconds, ns) = packet[:snaplen], divmod(time, 10**9)
-        made.append(struct.pack(order + "IIII", seconds, ns // scale, len(held), len(packet)))
-        made.append(held)
+        kept = packet[:snaplen]
+        made += [struct.pack("<IIII", *divmod(time, 10**9), len(kept), len(packet)), kept]
     return b"".join(made)

@@ -36,12 +36,11 @@ def commands() -> dict[str, Client | Workload]:
         "watch": datagrams.watch(ADDRESS, 4242, 3, 1.0),
         "hop": socat.forwarder(7001, "198.18.0.5", 7002),
     }
-    for tool in exchange.TOOLS:
-        for transport in ("udp", "tcp"):
-            for wait in exchange.TOOLS[tool].WAITS:
-                pair = exchange.Exchange(transport, tool, messages=1000, size=64, wait=wait)
-                found[f"{tool} {transport} {wait} server"] = pair.server()
-                found[f"{tool} {transport} {wait}"] = pair.client(ADDRESS)
+    for name, tool in exchange.TOOLS.items():
+        for wait in tool.WAITS:
+            found[f"{name} udp {wait} server"] = tool.server(wait)
+            client = tool.ping_pong(ADDRESS, messages=1000, size=64, wait=wait)
+            found[f"{name} udp {wait}"] = client
     for tools in ({}, PAPERS):
         for name, application in with_tools(tools).items():
             found[f"{name} server"] = application.server()

@@ -15,12 +15,8 @@ from recordings import ADDRESS, Prints
 
 import labkit.tools
 from labkit.errors import ToolMissing, UsageError
-from labkit.hosts import LocalHost
-from labkit.hosts.target import Target
-from labkit.placement import bare, docker
-from labkit.tools import base, datagrams, exchange, sockperf, thrift_rpc, wrk2
+from labkit.tools import base, datagrams, sockperf, thrift_rpc, wrk2
 from labkit.tools.applications import APPLICATIONS, with_tools
-from labkit.tools.exchange import Exchange
 
 EXPECTED = Path(__file__).with_name("commands.json")
 MODULES = [
@@ -82,42 +78,6 @@ def test_the_first_tool_that_images_have_is_taken(
     assert list(found) == list(APPLICATIONS)
     assert found["nginx 1 MB"].tool == "wrk2"
     assert found["memcached text"].tool == "the load on memcached"
-
-
-PLAIN = Exchange("udp", "sockperf", messages=1_000, size=14, wait="spin")
-SFNT = Exchange("udp", "sfnt-pingpong", messages=1_000, size=14, wait="spin")
-
-
-@pytest.mark.parametrize(
-    ("pair", "placement", "why"),
-    [
-        (SFNT, docker("nat"), "on ports that are not published"),
-        (SFNT, docker("host"), "not in the image"),
-        (SFNT, bare("clean"), "not on the host"),
-        (SFNT, bare("rules"), None),
-        (Exchange("udp", "sfnt-pingpong", 9, 14, "busy_poll"), bare("rules"), "in other ways"),
-        (PLAIN, docker("nat"), None),
-        (PLAIN, docker("overlay"), "no end of the network overlay"),
-        (Exchange("udp", "sockperf", 9, 1500, "spin", "on"), docker("host"), "several packets"),
-    ],
-)
-def test_an_infeasible_exchange_has_a_reason(pair: Exchange, placement: Any, why: str) -> None:
-    absent = {"image": "not in the image", "clean": "not on the host"}
-    reason = pair.infeasible(placement, absent if pair.tool == "sfnt-pingpong" else {})
-    assert why in reason if why and reason else reason is why
-
-
-def test_hosts_and_images_without_the_tool_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    targets = {role: Target(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
-    found = exchange.lacking("sfnt-pingpong", targets)
-    assert list(found) == ["generator", "sut", "image"] and "host generator" in found["generator"]
-    tool = tmp_path / "sfnt-pingpong"
-    tool.write_text("#!/bin/sh\necho '# version: 1.5.0'\n")
-    tool.chmod(0o755)
-    assert list(exchange.lacking("sfnt-pingpong", targets)) == ["image"]
 
 
 if __name__ == "__main__":
