@@ -2,7 +2,7 @@
 
 from labkit.errors import ToolOutput
 from labkit.placement import waiting
-from labkit.tools.applications import APPLICATIONS, families, with_tools
+from labkit.tools.applications import APPLICATIONS, families, measure_in_turn, with_tools
 from labkit.tools.base import Client, Measurement, one_of
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Measurement",
     "ToolOutput",
     "families",
+    "measure_in_turn",
     "one_of",
     "waiting",
     "with_tools",

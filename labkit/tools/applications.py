@@ -4,14 +4,14 @@ The papers' loads on memcached and nginx, memtier_benchmark and wrk2, are taken 
 for them (`with_tools`); otherwise labkit's own load and h2load, which time every operation.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
 from labkit.hosts import Host
-from labkit.placement import Workload
+from labkit.placement import Placement, Workload, waiting
 from labkit.tools import h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
 from labkit.tools.base import Client, Measurement, first_built, one_of
 from labkit.tools.parsing import flag
@@ -33,11 +33,16 @@ class Application:
     """
 
     name: str
-    family: str
     tool: str
     probe: Callable[[Host], str]
     server: Callable[[], Workload]
     load: Callable[..., Client]
+    options: Mapping[str, Any]
+
+    @property
+    def family(self) -> str:
+        """The applications with the same server."""
+        return self.name.split()[0]
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
         """Return the load on a server, to be run inside a placement; options are the load's.
@@ -47,7 +52,7 @@ class Application:
         and ``reached``, the achieved share; ``lost_share``; statistics of ``latency_ns``,
         ``set_latency_ns`` and ``get_latency_ns``; and the tool's own.
         """
-        client = self.load(address, seconds=seconds, **options)
+        client = self.load(address, seconds=seconds, **{**self.options, **options})
 
         def parse(stdout: str, log: str) -> Measurement:
             found = client.parse(stdout, log)
@@ -70,21 +75,19 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
         known[first_built(tools.get(family, next(iter(known))), tuple(known))]
         for family, known in TOOLS.items()
     )
-    found: dict[str, tuple[ModuleType, Callable[[], Workload], Callable[..., Client]]] = {}
-    for protocol in ("tcp", "udp"):
-        load = partial(iperf3.stream, protocol=protocol)
-        found[f"iperf3 {protocol}"] = iperf3, iperf3.server, load
-    for protocol in ("text", "binary"):
-        load = partial(cache.closed_loop, protocol=protocol)
-        found[f"memcached {protocol}"] = cache, memcached.server, load
-    for size, file in {"1 KB": "1k", "1 MB": "1m"}.items():
-        found[f"nginx {size}"] = web, nginx.server, partial(web.constant_rate, file=file)
-    for rate in (300, 500):
-        load = partial(pgbench.transactions, rate=rate)
-        found[f"postgresql {rate}/s"] = pgbench, pgbench.server, load
+    found: dict[str, tuple[ModuleType, Callable[[], Workload], Callable[..., Client], Any]] = {
+        "iperf3 tcp": (iperf3, iperf3.server, iperf3.stream, {"protocol": "tcp"}),
+        "iperf3 udp": (iperf3, iperf3.server, iperf3.stream, {"protocol": "udp"}),
+        "memcached text": (cache, memcached.server, cache.closed_loop, {"protocol": "text"}),
+        "memcached binary": (cache, memcached.server, cache.closed_loop, {"protocol": "binary"}),
+        "nginx 1 KB": (web, nginx.server, web.constant_rate, {"file": "1k"}),
+        "nginx 1 MB": (web, nginx.server, web.constant_rate, {"file": "1m"}),
+        "postgresql 300/s": (pgbench, pgbench.server, pgbench.transactions, {"rate": 300}),
+        "postgresql 500/s": (pgbench, pgbench.server, pgbench.transactions, {"rate": 500}),
+    }
     return {
-        name: Application(name, name.split()[0], module.TOOL, module.probe, server, load)
-        for name, (module, server, load) in found.items()
+        name: Application(name, tool.TOOL, tool.probe, *rest)
+        for name, (tool, *rest) in found.items()
     }
 
 
@@ -98,3 +101,37 @@ def families(names: Iterable[str]) -> dict[str, list[Application]]:
     for name in names:
         grouped.setdefault(APPLICATIONS[name].family, []).append(APPLICATIONS[name])
     return grouped
+
+
+def measure_in_turn(
+    trial: Any,
+    placement: Placement,
+    applications: Sequence[Application],
+    *,
+    first: str,
+    seconds: int,
+    loads: Mapping[str, Mapping[str, Any]],
+) -> Measurement:
+    """Measure applications of a family with one server, and one client on the second host.
+
+    Which is measured first changes from block to block. The row of the trial is that of the
+    application `first`, the others are rows too, each with the evidence of its own window. `loads`
+    are options by family and by application.
+    """
+    order = deque(applications)
+    measured: dict[str, Measurement] = {}
+    order.rotate(-trial.turn)
+    workload = order[0].server()
+    at = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
+    with (
+        trial.serve(workload, placement) as server,
+        trial.serve(waiting(workload.image), placement, **at) as client,
+    ):
+        for one in order:
+            options = {**loads.get(one.family, {}), **loads.get(one.name, {})}
+            load = one.client(server.address, seconds=seconds, **options)
+            found = trial.repeated(trial.measure, load, inside=client)
+            measured[one.name] = replace(found, metrics=trial.mechanisms | dict(found.metrics))
+    main = measured.pop(first)
+    also = tuple(({"application": name}, one.metrics) for name, one in measured.items())
+    return replace(main, also=also)

@@ -105,8 +105,7 @@ def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]
         printed = re.sub(r"\x1b\[[\d;]*m", "", result.stdout + result.stderr)
         match = re.search(pattern, printed)
         if result.status == 127 or match is None:
-            where = f"host {host.name}"
-            why = printed.strip()[-300:]
+            where, why = f"host {host.name}", printed.strip()[-300:]
             raise ToolMissing(f"{package} is not installed", where=where, why=why, remedy=remedy)
         return match[1]
 
@@ -115,8 +114,7 @@ def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]
 
 def is_built(tool: str) -> bool:
     """Tell whether images have a tool: it is packaged, or in ``containers/apps/local``."""
-    own = project("containers/apps/local") / tool
-    return tool not in UNPACKAGED or os.access(own, os.X_OK)
+    return tool not in UNPACKAGED or os.access(project("containers/apps/local") / tool, os.X_OK)
 
 
 def first_built(text: str, known: tuple[str, ...]) -> str:

@@ -4,14 +4,12 @@ Each connection has its own schedule: a request every connections / rate seconds
 time. The connections are opened over most of the first such interval, so that all requests are
 spread over it; given a duration, the tool would open all at once, and send bursts.
 
-The log has the moment at which a request was handed to its connection, and its latency from then. A
-request that is due while its connection still waits is handed over only then, and that wait is not
-in its latency (coordinated omission): ``held_up`` counts the requests that took longer than the
-interval. Without them every latency counts from when the request was due, but for a millisecond,
-the resolution of the tool's timers. ``late_ns`` is the delay behind the rate since the first one,
-up to 10 ms of which come from connections that were opened late. The log is of the wall clock,
-which somebody may set, while the tool paces its requests by another: a step is taken out. One
-request before the load tells the size of an answer: a page that reports a missing file is small.
+A latency counts from the moment at which a request was handed to its connection. A request that is
+due while its connection still waits is handed over only then, and that wait is not in its latency
+(coordinated omission): ``held_up`` counts the requests that took longer than the interval.
+``late_ns`` is the delay behind the rate since the first request, up to 10 ms of which come from
+connections that were opened late. The log is of the wall clock, which somebody may set, while the
+tool paces its requests by another: a step is taken out.
 """
 
 import re
@@ -31,11 +29,6 @@ WARMUP, GRACE = 0.5, 0.5
 _STEP_US, _MOST_STEPS = 5_000, 2
 _DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
 _BODY = re.compile(r"^once: traffic: .*\((\d+)\) data$", re.MULTILINE)
-_FLAGS = {
-    "failed": "requests failed",
-    "not_200": "answers were not the file",
-    "held_up": "requests held up the next of their connection, whose wait is in no latency",
-}
 
 probe = prober(r"nghttp2/(\S+)", TOOL, "--version", package="nghttp2-client")
 
@@ -46,6 +39,7 @@ def constant_rate(
     """Return the client: `rate` requests per second of a file, over all connections.
 
     After `WARMUP` it measures for so many seconds, and ends in that time, whatever the server does.
+    One request before the load tells the size of an answer: a page about a missing file is small.
     """
     # Connections are opened at the rate, as each sends its first request at once.
     at_once = min(connections, max(1, round(rate / 1000)))
@@ -64,71 +58,66 @@ def parse(
 ) -> Measurement:
     """Read the answered requests of the measured time, `warmup` seconds after the first.
 
-    ``start_ns`` counts from its beginning, ``late_ns`` from when a request was due.
-    ``achieved_per_s`` counts answers that ended in it, ``failed`` requests without an answer,
-    ``not_200`` other answers than the file.
+    ``start_ns`` counts from its beginning, ``late_ns`` from when a request was due, and so does
+    ``due_latency_ns``. ``achieved_per_s`` counts answers that ended in it, ``failed`` requests
+    without an answer, ``not_200`` other answers than the file.
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text):
-        start, status, took, unlogged = _requests(printed, text)
-        steps, slow = _clock_steps(start, rate, connections), took * rate > connections * 1_000_000
-        if slow.any():
-            steps[:] = 0  # connections that wait for answers are late for good, too
-        start = start - start[0] - np.cumsum(steps)
+        if "starting benchmark" not in printed:
+            raise ValueError("it did not start")
+        start, status, took = rows(text, ("start", "status", "took"), "\t").values()
+        counts = _DONE.search(printed)
+        done, errored, timeout = map(int, counts.groups()) if counts else (len(status), 0, 0)
+        if done != len(status):
+            raise ValueError(f"its log has {len(status)} of {done} requests")
+        if (took[status > 0] <= 0).any() or not (status > 0).any():
+            raise ValueError("no request was answered, or one took no time")
+        if (np.diff(start + took) < -_STEP_US).any():
+            raise ValueError("the times of its log go back: was the wall clock set?")
+        order = np.argsort(start, kind="stable")
+        start, status, took = start[order] - start.min(), status[order], took[order]
+        due, slow = np.arange(len(start)) * 1_000_000 // rate, took * rate > connections * 1_000_000
+        # Connections that wait for answers are late for good, as after a step of the clock.
+        steps = _steps(start - due, connections) * (not slow.any())
+        start -= np.cumsum(steps)
+        late = np.maximum(start - due, 0)
         begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
-        answered = status > 0
-        late = np.maximum(start * 1000 - np.arange(len(start)) * 1_000_000_000 // rate, 0)
-        measured = (start >= begin) & (start < end)
+        answered, measured = status > 0, (start >= begin) & (start < end)
         kept = measured & answered
         ended = answered & (start + took >= begin) & (start + took < end)
         metrics = scheduled("requests_per_s", float(ended.sum() / seconds), float(rate))
-        metrics |= {
-            "failed": float((measured & ~answered).sum()),
-            "not_200": float((kept & (status != 200)).sum()),
-            "held_up": float((kept & slow).sum()),
-        }
-        samples = {"start_ns": (start[kept] - begin) * 1000, "late_ns": late[kept]}
-        samples["latency_ns"] = took[kept] * 1000
+        samples = {"start_ns": start - begin, "late_ns": late, "latency_ns": took}
+        samples = {name: values[kept] * 1000 for name, values in samples.items()}
+        metrics |= latency(samples["latency_ns"])
+        metrics |= latency(samples["latency_ns"] + samples["late_ns"], "due_latency_ns")
         if kept.any():
-            metrics |= latency(samples["latency_ns"]) | {"late_ns_mean": float(late[kept].mean())}
-            metrics |= latency(samples["latency_ns"] + late[kept], "due_latency_ns")
+            metrics["late_ns_mean"] = float(samples["late_ns"].mean())
         if body := _BODY.search(printed):
             metrics["body_b"] = float(body[1])
             metrics["throughput_mbit_per_s"] = float(body[1]) * metrics["achieved_per_s"] * 8e-6
-    flags = shortfall(metrics["achieved_per_s"], rate)
-    for name, text in _FLAGS.items():
-        flags += flag(f"{metrics[name]:.0f} of {measured.sum()} {text}", metrics[name])
-    flags += flag(f"{unlogged} requests failed before they were logged", unlogged)
+    flags, unlogged = shortfall(metrics["achieved_per_s"], rate), errored + timeout
+    for name, which, words in (
+        ("failed", measured & ~answered, "requests failed"),
+        ("not_200", kept & (status != 200), "answers were not the file"),
+        ("held_up", kept & slow, "requests held up the next one, whose wait is in no latency"),
+    ):
+        metrics[name] = float(which.sum())
+        flags += flag(f"{which.sum()} of {measured.sum()} {words}", which.any())
+    unlogged -= int((~answered).sum())
+    flags += flag(f"{unlogged} requests failed before they were logged", unlogged > 0)
     for step in steps[steps > 0]:
         flags += flag(f"the clock was set forward by {step / 1000:,.0f} ms")
     return Measurement(samples, metrics, len(start), flags)
 
 
-def _requests(printed: str, text: str) -> tuple[Column, Column, Column, int]:
-    if not text or "starting benchmark" not in printed:
-        raise ValueError("it logged no request, or did not start")
-    start, status, took = rows(text, ("start", "status", "took"), "\t").values()
-    counts = _DONE.search(printed)
-    done, errored, late = map(int, counts.groups()) if counts else (len(status), 0, 0)
-    if done != len(status):
-        raise ValueError(f"its log has {len(status)} of {done} requests")
-    if (took[status > 0] <= 0).any() or not (status > 0).any():
-        raise ValueError("no request was answered, or one took no time")
-    if (np.diff(start + took) < -_STEP_US).any():
-        raise ValueError("the times of its log go back: was the wall clock set?")
-    order = np.argsort(start, kind="stable")
-    unlogged = max(0, errored + late - int((status <= 0).sum()))
-    return start[order], status[order], took[order], unlogged
-
-
-def _clock_steps(start: Column, rate: int, connections: int) -> Column:
+def _steps(late: Column, connections: int) -> Column:
     """Return by how many us the wall clock was set forward just before each request.
 
     A late request is followed by some that are on time again, as the schedule goes on; after a step
     none is. A load that does not keep to its schedule at all seems to have many steps.
     """
-    late = start - np.arange(len(start)) * 1_000_000 // rate
     least = np.minimum.accumulate(late[::-1])[::-1]
     steps = np.diff(least, prepend=least[0])
-    steps[(steps < _STEP_US) | (np.arange(len(start)) > len(start) - connections)] = 0
+    steps[(steps < _STEP_US) | (np.arange(len(late)) > len(late) - connections)] = 0
     return steps if np.count_nonzero(steps) <= _MOST_STEPS else np.zeros_like(steps)

@@ -6,15 +6,13 @@ port must be published for both protocols, as `server` requests.
 
 import math
 from functools import partial
-from typing import Any
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, prober
 from labkit.tools.parsing import json_in, reading, shortfall
 
 TOOL, PORT = "iperf3", 5201
-#: By how much what both ends count may differ: what is on its way at the end is neither lost nor
-#: arrived.
+#: By how much the counts of both ends may differ: a part is on its way at the end.
 _UNDER_WAY = 0.03
 
 probe = prober(r"iperf (\d\S*)", TOOL, "--version")
@@ -46,17 +44,34 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement
         report = json_in(stdout)
         if "error" in report:
             raise ValueError(str(report["error"]))
-        end, protocol = report["end"], report["start"]["test_start"]["protocol"]
+        end = report["end"]
         sent, received = end["sum_sent"], end["sum_received"]
-        metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
-        metrics["sent_mbit_per_s"] = sent["bits_per_second"] / 1e6
         if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
             raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
-        metrics |= _udp(end) if protocol == "UDP" else {"retransmits": float(sent["retransmits"])}
+        metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
+        metrics |= {"sent_mbit_per_s": sent["bits_per_second"] / 1e6}
+        if report["start"]["test_start"]["protocol"] == "UDP":
+            total, arrived = end["sum"], received["bytes"] / sent["bytes"]
+            loss, lost, packets = (
+                total["lost_percent"] / 100,
+                total["lost_packets"],
+                total["packets"],
+            )
+            counted = (received["packets"] - received["lost_packets"]) / packets
+            if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
+                raise ValueError(
+                    f"{lost} of {packets} datagrams were lost, though {arrived:.1%} of the bytes "
+                    "arrived: do client and server have the same version?"
+                )
+            metrics |= {"datagrams": packets, "datagrams_lost": lost, "loss": loss}
+            metrics |= {"lost_share": loss, "jitter_ns": total["jitter_ms"] * 1e6}
+        else:
+            metrics["retransmits"] = sent["retransmits"]
         for name, theirs in {"client": "host", "server": "remote"}.items():
             for suffix, kind in {"": "total", "_user": "user", "_system": "system"}.items():
                 use = end["cpu_utilization_percent"][f"{theirs}_{kind}"]
                 metrics[f"tool_{name}_cpu{suffix}"] = use / 100
+        metrics = {name: float(value) for name, value in metrics.items()}
         if not all(map(math.isfinite, metrics.values())):
             raise ValueError("a number is missing")
     flags: tuple[str, ...] = ()
@@ -65,17 +80,3 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement
         metrics |= {"requested_mbit_per_s": mbit_per_s, "reached": reached / mbit_per_s}
         flags = tuple(f"{flag} (Mbit, sent)" for flag in shortfall(reached, mbit_per_s))
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)), flags)
-
-
-def _udp(end: dict[str, Any]) -> dict[str, float]:
-    total, sent, received = end["sum"], end["sum_sent"], end["sum_received"]
-    loss, lost, packets = total["lost_percent"] / 100, total["lost_packets"], total["packets"]
-    arrived = received["bytes"] / sent["bytes"]
-    counted = (received["packets"] - received["lost_packets"]) / packets
-    if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
-        raise ValueError(
-            f"{lost} of {packets} datagrams were lost ({loss:.1%}), though {arrived:.1%} of the "
-            "bytes arrived: do client and server have the same version?"
-        )
-    metrics = {"datagrams": float(packets), "datagrams_lost": float(lost)}
-    return metrics | {"jitter_ns": total["jitter_ms"] * 1e6, "loss": loss, "lost_share": loss}

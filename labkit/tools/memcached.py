@@ -11,14 +11,12 @@ import numpy as np
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, prober, python
-from labkit.tools.parsing import flag, json_in, reading, rows
+from labkit.tools.parsing import json_in, latency, reading, rows
 
 TOOL, PORT = "the load on memcached", 11211
-#: Bytes of a value.
-SIZE = 32
-#: Seconds of load before the measured time.
-WARMUP = 0.5
-#: Operations of which samples are kept; metrics are those of all.
+#: Bytes of a value; seconds of load before the measured time.
+SIZE, WARMUP = 32, 0.5
+#: About so many operations are samples, spread evenly; metrics are those of all.
 KEPT = 5_000
 
 probe = prober(r"memcached (\S+)", "memcached", "-V")
@@ -48,26 +46,33 @@ def closed_loop(
     """
     options = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP}
     options |= {"connections": threads * connections, "size": SIZE, "keys": keys}
-    argv = python("memcached_load", protocol, **options, sets=sets, gets=gets, rows=KEPT)
+    argv = python("memcached_load", protocol, **options, sets=sets, gets=gets)
     expected = WARMUP + seconds + keys * 100e-6 + 3.0
     return Client(argv, address, expected, parse, samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str = "") -> Measurement:
-    """Read metrics of all operations, and below them rows of some, the samples.
-
-    ``hits`` is the share of GETs that found a value, ``tool_cpu`` that of a CPU which it took.
-    """
+    """Read the row of every operation; ``tool_cpu`` is the share of a CPU that the load took."""
     head, _, rest = stdout.partition("\n")
     with reading(TOOL, stdout[:4000]):
         summary = json_in(head)
-        metrics = {name: float(value) for name, value in summary["metrics"].items()}
-        metrics["requests_per_s"] = metrics["operations_per_s"]
         samples = rows(rest, ("start_ns", "latency_ns", "set"), ",")
-        if len(samples["set"]) != summary["rows"]:
-            raise ValueError(f"it has {len(samples['set'])} of {summary['rows']} rows")
-        if (samples["latency_ns"] <= 0).any() or not np.isin(samples["set"], (0, 1)).all():
+        start, took, is_set = samples.values()
+        if len(start) != summary["rows"]:
+            raise ValueError(f"it has {len(start)} of {summary['rows']} rows")
+        if (took <= 0).any() or not np.isin(is_set, (0, 1)).all():
             raise ValueError("a row is not an operation")
-        messages, missed = int(summary["messages"]), 1 - metrics["hits"]
-    flags = flag(f"{missed:.2%} of the GETs found nothing", missed)
-    return Measurement(samples, metrics, messages, flags)
+        sets, seconds = int(is_set.sum()), int((start + took).max()) / 1e9
+        gets = len(start) - sets
+        carried = sets * summary["set_b"] + gets * summary["get_b"]
+        rate = len(start) / seconds
+        metrics = {"operations_per_s": rate, "requests_per_s": rate, "sets": sets, "gets": gets}
+        # A GET without a value ends the load.
+        metrics |= {"throughput_mbit_per_s": carried * 8e-6 / seconds, "hits": 1.0}
+        metrics |= {"tool_cpu": float(summary["tool_cpu"])} | latency(took)
+        metrics |= latency(took[is_set == 1], "set_latency_ns")
+        metrics |= latency(took[is_set == 0], "get_latency_ns")
+        messages = len(start) + int(summary["others"])
+    every = max(1, len(start) // KEPT)
+    kept = {name: values[::every] for name, values in samples.items()}
+    return Measurement(kept, metrics, messages)

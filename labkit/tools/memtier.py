@@ -7,7 +7,6 @@ Its quantiles come from a histogram, whose steps are 8 us below 2 ms, and wider 
 
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from labkit.tools.base import Client, Measurement, prober, wrapped
 from labkit.tools.memcached import PORT, SIZE
@@ -17,7 +16,6 @@ TOOL = "memtier_benchmark"
 #: The percentiles that it is asked for, in the names of its file.
 _QUANTILES = {"median": "p50.00", "p90": "p90.00", "p95": "p95.00", "p99": "p99.00"}
 _QUANTILES |= {"p999": "p99.90"}
-_KINDS = {"set_": "Sets", "get_": "Gets", "": "Totals"}
 
 probe = prober(r"memtier_benchmark (\S+(?: sha=\w+)?)", TOOL, "--version")
 
@@ -64,25 +62,27 @@ def parse(
         report = json_in(text)["ALL STATS"]
         if report["Runtime"].get("Interrupted") == "true":
             raise ValueError("it was interrupted")
-        sets, gets, both = (report[name] for name in _KINDS.values())
+        sets, gets, both = report["Sets"], report["Gets"], report["Totals"]
         total = int(both["Count"])
         if total != sets["Count"] + gets["Count"]:
             raise ValueError(f"{sets['Count']} and {gets['Count']} are not {total} operations")
-        missed = gets["Misses/sec"] / (gets["Hits/sec"] + gets["Misses/sec"])
-        metrics = {
-            "sets": float(sets["Count"]),
-            "gets": float(gets["Count"]),
-            "operations_per_s": float(both["Ops/sec"]),
-            "requests_per_s": float(both["Ops/sec"]),
-            "throughput_mbit_per_s": both["KB/sec"] * 1024 * 8 / 1e6,
-            "hits": 1 - missed,
-        }
-        for prefix, kind in _KINDS.items():
-            for name, ms in _latencies(report[kind]).items():
-                metrics[f"{prefix}latency_ns_{name}"] = float(round(ms * 1e6))
         # The file has 0 as the mean of all operations.
-        sums = (metrics[f"{one}s"] * metrics[f"{one}_latency_ns_mean"] for one in ("set", "get"))
-        metrics["latency_ns_mean"] = sum(sums) / total
+        took = sum(one["Count"] * one["Average Latency"] for one in (sets, gets))
+        both["Average Latency"] = took / total
+        rate, missed = both["Ops/sec"], gets["Misses/sec"] / (gets["Hits/sec"] + gets["Misses/sec"])
+        metrics = {"sets": sets["Count"], "gets": gets["Count"], "hits": 1 - missed}
+        metrics |= {"operations_per_s": rate, "requests_per_s": rate}
+        metrics |= {"throughput_mbit_per_s": both["KB/sec"] * 1024 * 8e-6}
+        for prefix, kind in {"set_": sets, "get_": gets, "": both}.items():
+            printed_ms = kind["Percentile Latencies"]
+            quantiles = {n: printed_ms[key] for n, key in _QUANTILES.items() if key in printed_ms}
+            ordered = {"min": kind["Min Latency"], **quantiles, "max": kind["Max Latency"]}
+            # A step of its histogram may be off by some per cent, and by 16 us.
+            wrong = any(a > b * 1.05 + 0.016 for a, b in pairwise(ordered.values()))
+            if wrong or not min(ordered.values()) > 0:
+                raise ValueError(f"the latencies are not in order: {ordered} ms")
+            for name, ms in {"mean": kind["Average Latency"], **ordered}.items():
+                metrics[f"{prefix}latency_ns_{name}"] = round(ms * 1e6)
         # Its process mostly sleeps for another second after the last answer.
         lasted = report["Runtime"]["Total duration"] / 1e3
         check_duration(lasted, seconds)
@@ -90,15 +90,4 @@ def parse(
         errors = int(both.get("Connection Errors", 0))
     flags = flag(f"{errors} connection errors", errors)
     flags += flag(f"{missed:.0%} of the GETs found nothing", missed >= 0.005)
-    return Measurement({}, metrics, total + stored, flags)
-
-
-def _latencies(kind: dict[str, Any]) -> dict[str, float]:
-    printed = kind["Percentile Latencies"]
-    quantiles = {name: printed[key] for name, key in _QUANTILES.items() if key in printed}
-    ordered = {"min": kind["Min Latency"], **quantiles, "max": kind["Max Latency"]}
-    # A step of its histogram may be off by some per cent, and by 16 us.
-    wrong = any(a > b * 1.05 + 0.016 for a, b in pairwise(ordered.values()))
-    if wrong or not min(ordered.values()) > 0:
-        raise ValueError(f"the latencies are not in order: {ordered} ms")
-    return {"mean": kind["Average Latency"], **ordered}
+    return Measurement({}, {n: float(x) for n, x in metrics.items()}, total + stored, flags)

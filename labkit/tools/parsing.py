@@ -24,14 +24,10 @@ _FAILURE = re.compile(
 )
 #: A version that a tool prints among its results.
 _VERSION = re.compile(r"(?:version\W+(?:[a-z]\w* )?|^\w+ \()(\d+(?:\.\d+)+)", re.MULTILINE)
-#: Numbers that C prints and JSON does not have, such as -nan.
-_NAN = re.compile(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])")
 #: The shortest pause between messages that is flagged, and how many times longer it is than others.
 _PAUSE_NS, _LONGER = 500_000_000, 10
-#: A rate counts as reached from this share of the requested one.
-REACHED = 0.99
-#: How the flag of a rate that was not reached begins.
-NOT_REACHED = "rate not reached"
+#: A rate counts as reached from this share of the requested one; and how its flag begins.
+REACHED, NOT_REACHED = 0.99, "rate not reached"
 #: The quantiles of `latency`, by the last part of their names.
 _QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -75,7 +71,8 @@ def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def json_in(text: str) -> dict[str, Any]:
     """Return the first JSON object that begins a line of a text."""
-    plain = _NAN.sub("NaN", text)
+    # C prints numbers that JSON does not have, such as -nan.
+    plain = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
     decoder, failures = json.JSONDecoder(object_pairs_hook=unique), []
     for start in re.finditer(r"^\{", plain, re.MULTILINE):
         try:

@@ -95,16 +95,14 @@ def parse(
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text, needs="pgbench 15"):
-        ((processed, failed),) = _SUMMARY.findall(printed)
-        lines = text.splitlines(keepends=True)
-        ended = [line for line in lines if line.split(" ")[2:3] not in (["failed"], ["skipped"])]
-        columns = rows("".join(ended), _COLUMNS, " ")
-        took, lag = columns["took_us"], columns["lag_us"]
+        ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(printed))
+        ended = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", text, flags=re.MULTILINE)
+        _, _, took, _, epoch_s, epoch_us, lag = rows(ended, _COLUMNS, " ").values()
         if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
             raise ValueError("a transaction of its log has an impossible time")
-        if len(took) != int(processed):
+        if len(took) != processed:
             raise ValueError(f"its log has {len(took)} of {processed} transactions")
-        end = columns["epoch_s"] * 1_000_000 + columns["epoch_us"]
+        end = epoch_s * 1_000_000 + epoch_us
         start = end - took + lag
         begin = start.min() + round(warmup * 1e6)
         stop = min(begin + seconds * 1e6, start.max() - connections / rate * 1e6)
@@ -112,14 +110,13 @@ def parse(
         if not lasted > 0 or not kept.any():
             raise ValueError("no transaction began in the measured time")
         achieved = float(((end >= begin) & (end <= stop)).sum() / lasted)
-    order = np.argsort(end[kept], kind="stable")
+    order = np.flatnonzero(kept)[np.argsort(end[kept], kind="stable")]
     samples = {"end_ns": end - begin, "latency_ns": took, "lag_ns": lag}
-    samples = {name: values[kept][order] * 1000 for name, values in samples.items()}
-    latencies, lags = samples["latency_ns"], samples["lag_ns"]
-    metrics = scheduled("transactions_per_s", achieved, float(rate)) | latency(latencies)
-    metrics |= latency(latencies - lags, "service_latency_ns")
-    metrics |= {"lag_ns_mean": float(lags.mean()), "failed": float(failed)}
+    samples = {name: values[order] * 1000 for name, values in samples.items()}
+    metrics = scheduled("transactions_per_s", achieved, float(rate))
+    metrics |= latency(samples["latency_ns"])
+    metrics |= latency(samples["latency_ns"] - samples["lag_ns"], "service_latency_ns")
+    metrics |= {"lag_ns_mean": float(samples["lag_ns"].mean()), "failed": float(failed)}
     flags = shortfall(achieved, rate, chance=CHANCE * math.sqrt(rate / lasted))
-    total = int(processed) + int(failed)
-    flags += flag(f"{failed} of {total} transactions failed", int(failed))
-    return Measurement(samples, metrics, total, flags)
+    flags += flag(f"{failed} of {processed + failed} transactions failed", failed)
+    return Measurement(samples, metrics, processed + failed, flags)

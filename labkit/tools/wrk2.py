@@ -14,21 +14,17 @@ from labkit.tools.base import Client, Measurement, prober, wrapped
 from labkit.tools.nginx import url
 from labkit.tools.parsing import check_duration, flag, own_cpu, reading, scheduled, shortfall, split
 
-TOOL = "wrk2"
 #: Threads among which the connections are divided.
-THREADS = 2
+TOOL, THREADS = "wrk2", 2
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
 _BYTES = {f"{unit}B": 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 _NAMES = {50.0: "median", 75.0: "p75", 90.0: "p90", 99.0: "p99", 99.9: "p999", 99.99: "p9999"}
-_SPECTRUM = re.compile(r"^ *(\d+\.\d{3}) +([01]\.\d{6}) +(\d+) +(\d+\.\d\d|inf)$", re.MULTILINE)
-_LINE = re.compile(r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$", re.MULTILINE)
-_ENDS = re.compile(
-    r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +(\d+)\]$", re.MULTILINE
-)
-_TOTAL = re.compile(
-    r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$", re.MULTILINE
-)
-_RATE = re.compile(r"^Requests/sec: +(\d+\.\d+)$", re.MULTILINE)
+_SPECTRUM = r"^ *(\d+\.\d{3}) +([01]\.\d{6}) +(\d+) +(\d+\.\d\d|inf)$"
+_LINE = r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$"
+_ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +(\d+)\]$"
+_TOTAL = r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$"
+_RATE = r"^Requests/sec: +(\d+\.\d+)$"
+_OTHER = r"Non-2xx or 3xx responses: (\d+)"
 _ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
 
 probe = prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", TOOL, "-v")
@@ -53,39 +49,34 @@ def parse(
     ``not_200`` counts other answers than 2xx and 3xx, and ``socket_errors`` timeouts too.
     """
     printed, _ = split(stdout, log)
+
+    def found(pattern: str) -> list[tuple[str, ...]]:
+        return [match.groups() for match in re.finditer(pattern, printed, re.MULTILINE)]
+
     with reading(TOOL, printed):
-        ((mean, longest, count),) = _ENDS.findall(printed)
-        ((total, time, unit, read, unit_b),) = _TOTAL.findall(printed)
-        (achieved,) = map(float, _RATE.findall(printed))
-        requests, lasted = int(total), float(time) * _NS[unit] / 1e9
+        ((mean, longest, count),), ((achieved,),) = found(_ENDS), found(_RATE)
+        ((total, time, unit, read, unit_b),) = found(_TOTAL)
+        rate_found, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
         check_duration(lasted, seconds)
-        if abs(requests / lasted - achieved) > 0.02 * achieved:
+        if abs(requests / lasted - rate_found) > 0.02 * rate_found:
             raise ValueError(f"{requests} requests in {lasted:g} s are not {achieved} per second")
-        metrics = scheduled("requests_per_s", achieved, float(rate)) | _quantiles(printed, count)
+        spectrum = found(_SPECTRUM)
+        # An uncorrected histogram, where it is asked for, is a second one.
+        if sum(last == "inf" for *_, last in spectrum) != 1 or spectrum[-1][2] != count:
+            raise ValueError("it has not one histogram of its stated number of values")
+        levels = {float(level): float(ms) * _NS[unit] for level, ms, unit in found(_LINE)}
+        levels |= {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, *_ in spectrum}
+        metrics = {f"latency_ns_{name}": levels[level] for level, name in _NAMES.items()}
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
+        metrics |= scheduled("requests_per_s", rate_found, float(rate)) | own_cpu(printed, THREADS)
         answered = float(read) * _BYTES[unit_b]  # printed to three digits
         metrics |= {"throughput_mbit_per_s": answered * 8e-6 / lasted}
-        other = re.search(r"Non-2xx or 3xx responses: (\d+)", printed)
-        errors = re.search(_ERRORS, printed)
-        metrics |= {"answer_b": answered / requests, "not_200": float(other[1]) if other else 0.0}
-        metrics["socket_errors"] = float(sum(map(int, errors.groups()))) if errors else 0.0
-        metrics |= own_cpu(printed, THREADS)
+        metrics |= {"answer_b": answered / requests}
+        for name, pattern in {"not_200": _OTHER, "socket_errors": _ERRORS}.items():
+            metrics[name] = float(sum(int(one) for groups in found(pattern) for one in groups))
     # The connections begin one after the other: what they could not send meanwhile is not missing.
     beginning = 0.005 * (connections / THREADS - 1) / 2
-    flags = shortfall(achieved, rate * max(0.0, 1 - beginning / seconds))
+    flags = shortfall(rate_found, rate * max(0.0, 1 - beginning / seconds))
     for name, text in {"not_200": "answers were not the file", "socket_errors": "errors"}.items():
         flags += flag(f"{metrics[name]:.0f} of {requests} {text}", metrics[name])
     return Measurement({}, metrics, requests, flags)
-
-
-def _quantiles(printed: str, count: str) -> dict[str, float]:
-    spectrum = _SPECTRUM.findall(printed)
-    # An uncorrected histogram, where it is asked for, is a second one.
-    if sum(last == "inf" for *_, last in spectrum) != 1 or spectrum[-1][2] != count:
-        raise ValueError("it has not one histogram of its stated number of values")
-    exact = {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, _, _ in spectrum}
-    lines = [(float(level), float(ms) * _NS[unit]) for level, ms, unit in _LINE.findall(printed)]
-    quantiles = {_NAMES[one]: exact.get(one, ns) for one, ns in lines if one in _NAMES}
-    if len(quantiles) != len(_NAMES):
-        raise ValueError(f"it has {len(quantiles)} of {len(_NAMES)} quantiles")
-    return {f"latency_ns_{name}": value for name, value in quantiles.items()}
