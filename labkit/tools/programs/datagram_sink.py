@@ -22,9 +22,9 @@ def hold(port: str) -> None:
     """Hold a socket that drops everything, on a port of all addresses, until killed."""
     # A classic BPF program of one instruction: return 0, accept no byte of the packet.
     program = array.array("B", struct.pack("HBBI", 0x06, 0, 0, 0))
-    described = struct.pack("HP", 1, program.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         # The filter is set before the port, so that not one datagram is queued.
+        described = struct.pack("HP", 1, program.buffer_info()[0])
         receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
         receiver.bind(("0.0.0.0", int(port)))
         while True:
@@ -42,22 +42,22 @@ def drops(pid: str) -> dict[str, int]:
     return {row[9]: int(row[12]) for row in rows if f"socket:[{row[9]}]" in held}
 
 
-def count(pid: str, settle: str, middle: str, end: str) -> None:
+def count(pid: str, *pauses: str) -> None:
     """Print the counts after `settle` seconds and after `middle` more, with the time of each.
 
     It ends `end` seconds later, once nothing has arrived for 0.3 s; after 10 s in any case. On a
     busy machine a hop of a chain may wait for its CPU for longer than 0.1 s.
     """
-    looks = []
-    for seconds in (settle, middle):
-        time.sleep(float(seconds))
-        looks.append([time.monotonic_ns(), drops(pid)])
-    time.sleep(float(end))
+    settle, middle, end = map(float, pauses)
+    time.sleep(settle)
+    first = time.monotonic_ns(), drops(pid)
+    time.sleep(middle)
+    print(json.dumps({"looks": [first, (time.monotonic_ns(), drops(pid))]}))
+    time.sleep(end)
     seen = [drops(pid)]
     while len(seen) < 100 and seen[-4:] != [seen[-1]] * 4:
         time.sleep(0.1)
         seen.append(drops(pid))
-    print(json.dumps({"looks": looks}))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ def time_cpu() -> None:
 
 def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Columns:
     """Write `size_b` bytes at a time to one open file; flush after each, or sync it to the disk."""
-    content = b"x" * size_b
-    times = []
+    content, times = b"x" * size_b, []
     with Path(path).open("wb") as file:
         for _ in range(warm_up + count):
             began = now()
@@ -116,20 +115,26 @@ def listing(path: str) -> int:
 def main(operation: str, options: str) -> None:
     """Run an operation and print its times, after writing out dirty pages of others."""
     os.sync()
-    runs: dict[str, Callable[..., Columns]] = {"write": write, "open": open_close}
-    runs |= {"first write": first_write, "traverse": traverse}
+    run, each = OPERATIONS[operation]
     arguments = json.loads(options)
     time_cpu()
-    columns = runs[operation](**arguments)
+    columns = run(**arguments)
     time_cpu()
     rows = list(zip(*columns.values(), strict=True))
-    each = 2 if operation in ("open", "first write") else 1  # operations in a row
     done = each * (len(rows) + arguments.get("warm_up", 0))
     head = {"columns": list(columns), "count": len(rows), "done": done}
     print(json.dumps(head | {"reference_ns": max(_reference_ns)}))
     print("\n".join(" ".join(map(str, row)) for row in rows))
     print("end", len(rows))
 
+
+#: Each with its number of operations in a row of times.
+OPERATIONS: dict[str, tuple[Callable[..., Columns], int]] = {
+    "write": (write, 1),
+    "open": (open_close, 2),
+    "first write": (first_write, 2),
+    "traverse": (traverse, 1),
+}
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

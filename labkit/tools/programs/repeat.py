@@ -9,9 +9,9 @@ neighbour still runs. An iteration that still runs then is killed.
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 os.environ["LC_ALL"] = "C"
 seconds, grace, at_most, *command = sys.argv[1:]
@@ -20,23 +20,16 @@ deadline = late + int(float(grace) * 1e9)
 count, failed = 0, False
 while time.monotonic_ns() < deadline and count != (int(at_most) or -1) and not failed:
     cut, start = False, time.monotonic_ns()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-        errors="replace",
-    )
+    process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True)
     try:
         out, err = process.communicate(timeout=max(0.0, (deadline - start) / 1e9))
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         cut = True
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
     times = {"start_ns": start, "end_ns": time.monotonic_ns(), "cut": cut, "late": start >= late}
-    printed = {"stdout": out[-20_000:], "stderr": err[-20_000:]}
+    texts = {"stdout": out, "stderr": err}
+    printed = {name: text[-20_000:].decode(errors="replace") for name, text in texts.items()}
     print(json.dumps(times | {"status": process.returncode, **printed}), flush=True)
     count, failed = count + 1, process.returncode != 0 and not cut
 print(json.dumps({"end": time.monotonic_ns()}), flush=True)

@@ -20,6 +20,7 @@ import sys
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic_ns, sleep
 from typing import Any
 
@@ -115,9 +116,9 @@ def loop(make: Callable[[], None], calls: int, pause: float, interval_ns: int = 
     for place in range(calls):
         if interval_ns:
             due[place] = first + place * interval_ns
-            ahead = due[place] - monotonic_ns()
-            if ahead > SPIN_NS:
-                sleep((ahead - SPIN_NS) / 1e9)
+            early = due[place] - monotonic_ns()
+            if early > SPIN_NS:
+                sleep((early - SPIN_NS) / 1e9)
             while monotonic_ns() < due[place]:
                 pass
         sent[place] = monotonic_ns()
@@ -130,8 +131,8 @@ def loop(make: Callable[[], None], calls: int, pause: float, interval_ns: int = 
 
 def waited() -> list[int]:
     """Return for how many ns this process had no CPU though ready, and how often it got one."""
-    with suppress(OSError), open("/proc/self/schedstat") as file:  # noqa: PTH123
-        return [int(number) for number in file.read().split()[1:]]
+    with suppress(OSError):
+        return [int(number) for number in Path("/proc/self/schedstat").read_text().split()[1:]]
     return []
 
 
@@ -143,27 +144,29 @@ def client(given: dict[str, str]) -> None:
     make = caller(wire, given["call"], int(given["size"]))
     # By default the kernel may add 50 us to a sleep, all of `SPIN_NS`. Where this is not
     # permitted, calls are sent late, which their lateness shows.
-    with suppress(OSError), open("/proc/self/timerslack_ns", "w") as file:  # noqa: PTH123
-        file.write("1")
+    with suppress(OSError):
+        Path("/proc/self/timerslack_ns").write_text("1")
     gc.collect()
     gc.freeze()
     gc.disable()
     warmup, _, warm = loop(make, int(given["warmup"]), 0.0)
-    began = waited()
     interval_ns = round(1e9 / float(given["rate"])) if "rate" in given else 0
+    before = waited()
     calls = loop(make, int(given["calls"]), float(given.get("pause", 0)), interval_ns)
-    stopped = waited()
+    delays = [stop - start for start, stop in zip(before, waited(), strict=True)]
     wire.trans.close()
     due, _, ended = calls
-    summary: dict[str, Any] = {"calls": len(due), "elapsed_ns": ended[-1] - due[0]}
-    summary["accelerated"] = getattr(wire, "_fast_encode", None) is not None
-    summary["delay_ns"] = stopped[0] - began[0] if began else None
-    summary["slices"] = stopped[1] - began[1] if began else 0
+    delay_ns, slices = delays or (None, 0)
+    summary = {"calls": len(due), "elapsed_ns": ended[-1] - due[0], "delay_ns": delay_ns}
+    summary |= {"slices": slices, "accelerated": getattr(wire, "_fast_encode", None) is not None}
     summary["warmup_ns"] = [end - begin for begin, end in zip(warmup, warm, strict=True)]
     print(json.dumps(summary))
     rows = [f"{a - due[0]},{b - a},{c - a}\n" for a, b, c in zip(*calls, strict=True)]
-    log = sys.stdout if given["log"] == "-" else open(given["log"], "w")  # noqa: PTH123, SIM115
-    log.writelines(["start_ns,lateness_ns,latency_ns\n", *rows])
+    text = "".join(["start_ns,lateness_ns,latency_ns\n", *rows])
+    if given["log"] == "-":
+        print(text, end="")
+    else:
+        Path(given["log"]).write_text(text)
 
 
 def busy(given: dict[str, str]) -> None:

@@ -30,18 +30,17 @@ def main(options: str, *command: str) -> int:
     with tempfile.TemporaryDirectory(prefix="labkit-", dir=own) as folder:
         if first:
             before = subprocess.run(first, cwd=folder, capture_output=True, text=True, timeout=10)
-            for line in before.stdout.splitlines():
-                print("once:", line)
-            sys.stdout.flush()
+            lines = (f"once: {line}\n" for line in before.stdout.splitlines())
+            print("".join(lines), end="", flush=True)
         used, began = cpu_s(), time.monotonic_ns()
         status = subprocess.run(command, cwd=folder).returncode
         spent = {"elapsed_ns": time.monotonic_ns() - began, "cpu_ns": round((cpu_s() - used) * 1e9)}
         spent["cpus"] = len(os.sched_getaffinity(0))
         print("\n@@ spent", json.dumps(spent))
-        if command[0] == "timeout" and status == 124:
-            status = 0
-        paths = (path for path in sorted(Path(folder).iterdir()) if path.is_file())
-        files = b"".join(path.read_bytes() for path in paths)
+        status = 0 if command[0] == "timeout" and status == 124 else status
+        files = b"".join(
+            one.read_bytes() for one in sorted(Path(folder).iterdir()) if one.is_file()
+        )
         if own is None:
             print("\n@@ log", flush=True)
             sys.stdout.buffer.write(files)
