@@ -1,6 +1,5 @@
 """Ping-pong: messages of UDP one at a time, by either tool, with or without a capture."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address
 from types import ModuleType
@@ -9,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit import pcap
-from labkit.errors import ToolMissing, ToolOutput
-from labkit.hosts.target import Target
+from labkit.errors import ToolOutput
 from labkit.placement import Placement
 from labkit.tools import base, sfnt_pingpong, sockperf
 from labkit.tools.base import Measurement
@@ -27,10 +25,8 @@ def first_built(tool: str) -> str:
     return base.first_built(tool, tuple(TOOLS))
 
 
-def infeasible(
-    tool: str, wait: str, placement: Placement, lacking: Mapping[str, str]
-) -> str | None:
-    """Return why a placement cannot be measured, or None; see `lacking`."""
+def infeasible(tool: str, wait: str, placement: Placement) -> str | None:
+    """Return why a server of a tool cannot be measured at a placement, or None."""
     waits, network = TOOLS[tool].WAITS, placement.network
     if network not in NETWORKS:
         return f"the generator has no end of the network {network}"
@@ -38,23 +34,9 @@ def infeasible(
         return f"{tool} waits in other ways: {', '.join(waits)}"
     if tool == sfnt_pingpong.TOOL and network == "nat":
         return "sfnt-pingpong exchanges its messages on ports that are not published"
-    home = {"clean": "clean", "rules": "sut"}.get(placement.baseline_level, "image")
-    return next((lacking[end] for end in ("generator", home) if end in lacking), None)
-
-
-def lacking(tool: str, targets: Mapping[str, Target]) -> dict[str, str]:
-    """Return where on a rig an unpackaged tool is missing, and why: a host, or the image."""
-    reasons: dict[str, str] = {}
-    if tool not in base.UNPACKAGED:
-        return reasons
-    for role in sorted(targets.keys() & {"generator", "clean", "sut"}):
-        try:
-            TOOLS[tool].probe(targets[role].host)
-        except ToolMissing as error:
-            reasons[role] = f"{error.what} ({error.where}): {error.remedy}"
-    if not base.is_built(tool):
-        reasons["image"] = f"{tool} is not in the image apps: put it into containers/apps/local"
-    return reasons
+    if placement.baseline_level not in ("clean", "rules") and not base.is_built(tool):
+        return f"{tool} is not in the image apps: put it into containers/apps/local"
+    return None
 
 
 def with_residence_times(

@@ -7,10 +7,13 @@ slow ones would otherwise be lost.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import fmean
+from itertools import chain
+
+import numpy as np
+import pandas as pd
 
 from labkit.errors import ToolOutput
 from labkit.tools.base import Client, Measurement, python
@@ -19,29 +22,19 @@ from labkit.tools.parsing import reading
 #: An iteration counts where the neighbour ran for this share of its time. Commands of containers
 #: start some 50 ms apart, and between two iterations of the neighbour a process starts.
 MIN_OVERLAP = 0.9
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """One run of the command, with its times on the monotonic clock of the host.
-
-    One that was `cut` still ran at the end of the grace time; one that is `late` started after the
-    window, as a load for the neighbour.
-    """
-
-    start_ns: int
-    end_ns: int
-    cut: bool = False
-    late: bool = False
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
+_TIMES = ("start_ns", "end_ns", "cut", "late")
 
 
 @dataclass(frozen=True)
 class Repeated(Measurement):
-    """A measurement of several iterations; `metrics` are means of those that ended in time."""
+    """A measurement of several iterations, whose metrics are means of those that ended in time.
 
-    iterations: tuple[Iteration, ...] = ()
+    A row is a run of the command: `start_ns` and `end_ns` on the monotonic clock of the host, its
+    metrics and `flags`; and whether it was `cut`, as it still ran at the end of the grace time, or
+    is `late`: it started after the window, as a load for the neighbour.
+    """
+
+    iterations: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) -> Client:
@@ -57,49 +50,37 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
 
 def parse(read: Callable[[str, str], Measurement], stdout: str, log: str = "") -> Repeated:
     """Read every iteration by the tool's parser; one that failed is an error."""
-    iterations: list[Iteration] = []
     with reading("repeated runs", stdout):
         *lines, last = [json.loads(text) for text in stdout.splitlines()]
-        if "end" not in last or not all("start_ns" in line for line in lines):
+        if "end" not in last or not lines or not all("start_ns" in line for line in lines):
             raise ValueError("it breaks off: was the container stopped, or the time too short?")
-        for line in lines:
-            one = Iteration(line["start_ns"], line["end_ns"], line["cut"], line["late"])
-            if not one.cut:
-                if line["status"] != 0:
-                    # A negative status is a signal: -9 as by hand or for want of memory.
-                    printed = line["stderr"].strip() or line["stdout"].strip() or "(nothing)"
-                    raise ToolOutput(
-                        f"iteration {len(iterations) + 1} ended with status {line['status']}",
-                        why=f"it printed: {printed[-600:]}",
-                        remedy="run the same command in the image by hand",
-                    )
-                once = read(line["stdout"], "")
-                one = replace(one, metrics=once.metrics, flags=once.flags)
-            iterations.append(one)
-    counted = [one for one in iterations if not (one.cut or one.late)]
-    flags = distinct(one.flags for one in counted)
-    means = mean(one.metrics for one in counted)
-    return Repeated({}, means, flags=flags, iterations=tuple(iterations))
+        rows = []
+        for number, line in enumerate(lines, 1):
+            if line["status"] != 0 and not line["cut"]:
+                # A negative status is a signal: -9 as by hand or for want of memory.
+                printed = line["stderr"].strip() or line["stdout"].strip() or "(nothing)"
+                raise ToolOutput(
+                    f"iteration {number} ended with status {line['status']}",
+                    why=f"it printed: {printed[-600:]}",
+                    remedy="run the same command in the image by hand",
+                )
+            once = Measurement({}) if line["cut"] else read(line["stdout"], "")
+            times = {name: line[name] for name in _TIMES}
+            rows.append(times | {"flags": once.flags, **once.metrics})
+    iterations = pd.DataFrame(rows)
+    counted = iterations[~iterations["cut"] & ~iterations["late"]]
+    return Repeated({}, _means(counted), flags=_flags(counted["flags"]), iterations=iterations)
 
 
-def mean(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over the rows that have it."""
-    columns: dict[str, list[float]] = {}
-    for row in rows:
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in columns.items()}
+def _means(iterations: pd.DataFrame) -> dict[str, float]:
+    """Return the mean of each metric over the iterations that have it."""
+    means = iterations.drop(columns=[*_TIMES, "flags"]).mean().dropna()
+    return {str(name): float(value) for name, value in means.items()}
 
 
-def distinct(flags: Iterable[Iterable[str]]) -> tuple[str, ...]:
+def _flags(flags: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Return each flag once."""
-    return tuple(dict.fromkeys(flag for several in flags for flag in several))
-
-
-def overlap(one: Iteration, neighbour: Sequence[Iteration]) -> float:
-    """Return the share of an iteration's time in which one of the neighbour ran."""
-    spans = (min(one.end_ns, n.end_ns) - max(one.start_ns, n.start_ns) for n in neighbour)
-    return sum(max(0, span) for span in spans) / max(1, one.end_ns - one.start_ns)
+    return tuple(dict.fromkeys(chain.from_iterable(flags)))
 
 
 def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> Measurement:
@@ -109,22 +90,27 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> 
     of others which started in the window and ended (``iterations_partly``) or did not
     (``iterations_cut``), and the mean share of the neighbour's presence (``overlap``).
     """
-    started = [one for one in service.iterations if not one.late]
-    ended = [one for one in started if not one.cut]
-    shares = [overlap(one, neighbour.iterations) if neighbour else 1.0 for one in ended]
-    counted = [one for one, part in zip(ended, shares, strict=True) if part >= MIN_OVERLAP]
-    cut = len(started) - len(ended)
-    flags = distinct(one.flags for one in counted)
-    if not counted:
+    started = service.iterations[~service.iterations["late"]]
+    ended = started[~started["cut"]]
+    shares = np.ones(len(ended))
+    if neighbour:
+        ours, theirs = ended.to_dict("list"), neighbour.iterations.to_dict("list")
+        beginning = np.maximum.outer(ours["start_ns"], theirs["start_ns"])
+        end = np.minimum.outer(ours["end_ns"], theirs["end_ns"])
+        lasted = (ended["end_ns"] - ended["start_ns"]).to_numpy()
+        shares = (end - beginning).clip(0).sum(axis=1) / lasted.clip(1)
+    counted = ended[shares >= MIN_OVERLAP]
+    cut, flags = len(started) - len(ended), _flags(counted["flags"])
+    if counted.empty:
         missing = "overlapped its neighbour entirely" if neighbour else "ended in time"
         flags = (f"no iteration of {name} {missing}",)
     elif cut:  # those that are left are the fast ones
         flags += (f"{cut} of {len(started)} iterations of {name} did not end in time",)
-    metrics = mean(one.metrics for one in counted)
-    metrics |= {"iterations": float(len(counted)), "iterations_cut": float(cut)}
-    metrics["iterations_partly"] = float(len(ended) - len(counted))
-    if neighbour and ended:
-        metrics["overlap"] = fmean(shares)
+    counts = {"iterations": len(counted), "iterations_cut": cut}
+    counts["iterations_partly"] = len(ended) - len(counted)
+    metrics = _means(counted) | {count: float(number) for count, number in counts.items()}
+    if neighbour and len(shares):
+        metrics["overlap"] = float(shares.mean())
     return Measurement({}, metrics, flags=flags)
 
 
@@ -136,18 +122,18 @@ def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:
     has none; two that differ are a row each, the second in `Measurement.also`, with the factors
     ``service`` and ``neighbour`` exchanged.
     """
-    messages = sum(not one.cut for _, service in measured for one in service.iterations)
+    messages = sum(int((~service.iterations["cut"]).sum()) for _, service in measured)
     if len(measured) == 1:
         return replace(side_of(*measured[0]), messages=messages)
     (name, service), (other, neighbour) = measured
     sides = side_of(name, service, neighbour), side_of(other, neighbour, service)
-    flags = distinct(side.flags for side in sides)
+    flags = _flags(side.flags for side in sides)
     first, second = (
         {**side.metrics, **{f"neighbour_{key}": value for key, value in near.metrics.items()}}
         for side, near in zip(sides, (neighbour, service), strict=True)
     )
     if name == other:
-        metrics = {key: fmean([first[key], second[key]]) for key in first if key in second}
+        metrics = {key: (first[key] + second[key]) / 2 for key in first if key in second}
         return Measurement({}, metrics, messages, flags)
     also = (({"service": other, "neighbour": name}, second),)
     return Measurement({}, first, messages, flags, also)

@@ -14,10 +14,10 @@ from functools import partial
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import check_duration, flag, reading, unique
+from labkit.tools.parsing import check_duration, reading, unique
 
-#: The bytes of one element in the three arrays of STREAM.
-STREAM_BYTES = 24
+#: The bytes of one element in the three arrays of STREAM; and netserver's port.
+STREAM_BYTES, PORT = 24, 12865
 #: Bonnie++'s column of each metric in its CSV (format 1.98), and the factor to the metric's unit.
 COLUMNS = {
     "block_output_mb_per_s": (11, 1024 / 1e6),
@@ -25,15 +25,7 @@ COLUMNS = {
     "block_input_mb_per_s": (17, 1024 / 1e6),
     "seeks_per_s": (19, 1.0),
 }
-#: netserver's port.
-PORT = 12865
 _KEYS = "THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME,LOCAL_SEND_SIZE,PROTOCOL"
-
-
-def fields(text: str) -> dict[str, str]:
-    """Return the value of each line that is ``name=value``."""
-    pairs = (line.partition("=") for line in text.splitlines())
-    return unique((name.strip(), value.strip()) for name, middle, value in pairs if middle)
 
 
 def positive(text: str) -> float:
@@ -42,6 +34,16 @@ def positive(text: str) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{text!r} is not a positive number")
     return value
+
+
+def _fields(text: str, **expected: str) -> dict[str, str]:
+    """Return the value of each line that is ``name=value``, of which some are as expected."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    found = unique((name.strip(), value.strip()) for name, middle, value in pairs if middle)
+    for name, value in expected.items():
+        if found[name] != value:
+            raise ValueError(f"{name} is {found[name]}, and not {value}")
+    return found
 
 
 def linpack(equations: int, *, alignment: int = 4096, threads: int = 0) -> Client:
@@ -56,12 +58,11 @@ def linpack(equations: int, *, alignment: int = 4096, threads: int = 0) -> Clien
 def parse_linpack(stdout: str, log: str = "") -> Measurement:
     """Read ``gflops``, ``linpack_seconds``, ``linpack_threads``; a wrong solution is an error."""
     with reading("linpack", stdout):
-        text = fields(stdout)
-        names = ("gflops", "seconds", "threads", "residual")
-        rate, seconds, threads, residual = (positive(text[name]) for name in names)
-        if text["check"] != "passed" or residual >= 16:  # as in HPL
-            raise ValueError(f"the residual is {residual:g}, {text['check']}")
-    metrics = {"gflops": rate, "linpack_seconds": seconds, "linpack_threads": threads}
+        text = _fields(stdout, check="passed")
+        if (residual := positive(text["residual"])) >= 16:  # as in HPL
+            raise ValueError(f"the residual is {residual:g}")
+        metrics = {"gflops": positive(text["gflops"])}
+        metrics |= {f"linpack_{name}": positive(text[name]) for name in ("seconds", "threads")}
     return Measurement({}, metrics)
 
 
@@ -77,14 +78,11 @@ def stream(elements: int, *, times: int) -> Client:
 def parse_stream(stdout: str, log: str = "") -> Measurement:
     """Read of each kernel ``copy_gb_per_s`` (fastest pass) and ``copy_mean_gb_per_s`` (mean)."""
     with reading("stream", stdout):
-        text = fields(stdout)
-        metrics = {
-            f"{kernel}{suffix}_gb_per_s": positive(text[f"{kernel}_{kind}_mb_per_s"]) / 1e3
-            for kind, suffix in {"best": "", "mean": "_mean"}.items()
-            for kernel in ("copy", "scale", "add", "triad")
-        }
-        if text["check"] != "passed":
-            raise ValueError("the arrays do not hold the expected values")
+        text, metrics = _fields(stdout, check="passed"), {}
+        for suffix, kind in {"": "best", "_mean": "mean"}.items():
+            for kernel in ("copy", "scale", "add", "triad"):
+                rate = positive(text[f"{kernel}_{kind}_mb_per_s"])
+                metrics[f"{kernel}{suffix}_gb_per_s"] = rate / 1e3
     return Measurement({}, metrics)
 
 
@@ -99,21 +97,20 @@ def bonnie(megabytes: int, *, chunk: int = 8192) -> Client:
 
 
 def parse_bonnie(stdout: str, log: str = "") -> Measurement:
-    """Read the metrics of `COLUMNS`; a phase that was too short has none, and a flag."""
-    metrics: dict[str, float] = {}
-    flags: tuple[str, ...] = ()
+    """Read the rates of writing, rewriting and reading, and seeks; too short a phase is flagged."""
+    metrics, short = {}, []
     with reading("bonnie++", stdout, needs="bonnie++ 2.00a"):
-        (line,) = (line for line in stdout.splitlines() if re.match(r"\d+\.\d+,", line))
-        cells = line.split(",")
-        if cells[0] != "1.98" or len(cells) < 22:
-            raise ValueError(f"it has {len(cells)} columns of format {cells[0]}, not of 1.98")
+        ((version, cells),) = re.findall(r"^(\d+\.\d+),(.*)$", stdout, re.MULTILINE)
+        if version != "1.98":
+            raise ValueError(f"it has format {version}, not 1.98")
         for name, (column, unit) in COLUMNS.items():
-            if re.fullmatch(r"\++", cells[column]):
-                phase = re.sub("(_mb)?_per_s$", "", name)
-                flags += flag(f"bonnie++ found {phase} too short to time")
+            if re.fullmatch(r"\++", text := cells.split(",")[column - 1]):
+                short.append(re.sub("(_mb)?_per_s$", "", name))
             else:
-                metrics[name] = unit * positive(cells[column])
-    return Measurement({}, metrics, flags=flags)
+                metrics[name] = unit * positive(text)
+    return Measurement(
+        {}, metrics, flags=tuple(f"bonnie++ found {x} too short to time" for x in short)
+    )
 
 
 def netserver(*, port: int = PORT) -> Workload:
@@ -131,9 +128,7 @@ def netperf(address: str, *, seconds: int, port: int = PORT) -> Client:
 def parse_netperf(stdout: str, log: str = "", *, seconds: float | None = None) -> Measurement:
     """Read ``mbit_per_s``, the throughput, and ``netperf_seconds``, over which it was measured."""
     with reading("netperf", stdout):
-        text = fields(stdout)
-        if text["THROUGHPUT_UNITS"] != "10^6bits/s" or text["PROTOCOL"] != "TCP":
-            raise ValueError("it is not TCP in 10^6bits/s")
+        text = _fields(stdout, THROUGHPUT_UNITS="10^6bits/s", PROTOCOL="TCP")
         rate, lasted = positive(text["THROUGHPUT"]), positive(text["ELAPSED_TIME"])
         check_duration(lasted, seconds)
     return Measurement({}, {"mbit_per_s": rate, "netperf_seconds": lasted})

@@ -27,7 +27,6 @@ from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 from labkit.rig.dry import DryHost
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
-from labkit.tools import exchange
 
 HERE = Path(__file__).parent
 ROOT = labkit.project()
@@ -248,7 +247,6 @@ def test_outputs_for_recorded_inputs_have_not_changed(name):
 
 
 def test_the_profiles_decide_take_about_a_day_where_everything_was_built(monkeypatch):
-    monkeypatch.setattr(exchange, "lacking", lambda tool, targets: {})
     monkeypatch.setattr("labkit.tools.base.UNPACKAGED", ())
     for kind in (treatments.CongestionControl, treatments.PacketCapture):
         monkeypatch.setattr(kind, "feasibility", lambda *of: None)

@@ -83,10 +83,10 @@ def test_two_tools_run_in_one_window(make_trial: Make, left: Left) -> None:
     assert measurement.metrics["iterations"] > 0 and measurement.metrics["neighbour_mbit_per_s"] > 0
     assert measurement.also[0][1]["mbit_per_s"] > 0
     # One second of netperf began in the window, and what began after it is late.
-    assert not measurement.also[0][1]["iterations_cut"] and other.iterations[-1].late
+    assert not measurement.also[0][1]["iterations_cut"] and other.iterations["late"].iloc[-1]
     # Both clocks are one: each began before the other had ended.
-    assert one.iterations[0].start_ns < other.iterations[-1].end_ns
-    assert other.iterations[0].start_ns < one.iterations[-1].end_ns
+    for mine, theirs in ((one.iterations, other.iterations), (other.iterations, one.iterations)):
+        assert mine["start_ns"].iloc[0] < theirs["end_ns"].iloc[-1]
     assert not left()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from recordings import RECORDINGS, read
 from labkit.errors import ToolOutput
 from labkit.tools import repeat, services
 from labkit.tools.base import Client, Measurement, python
-from labkit.tools.repeat import Iteration, Repeated, combine, side_of
+from labkit.tools.repeat import Repeated, combine, side_of
 
 Span = tuple[int, int, float]
 
@@ -26,8 +26,7 @@ def metrics(name: str) -> dict[str, float]:
 
 
 def test_rates_of_the_services_are_in_their_units() -> None:
-    found = metrics("linpack")
-    n = 1000
+    found, n = metrics("linpack"), 1000
     rate = (2 / 3 * n**3 + 2 * n**2) / found["linpack_seconds"] / 1e9
     assert found["gflops"] == pytest.approx(rate, rel=1e-6) and found["linpack_threads"] == 2
     found = metrics("stream")
@@ -45,21 +44,18 @@ def test_a_phase_of_bonnie_that_was_too_short_has_no_number() -> None:
     expected = {f"{name}_mb_per_s": pytest.approx(value * 1024e-6) for name, value in kib.items()}
     assert metrics("bonnie") == expected | {"seeks_per_s": 4881}
     measurement = services.parse_bonnie(read("bonnie-short.txt"))
-    assert measurement.metrics == {}
-    assert measurement.flags == tuple(
-        f"bonnie++ found {name} too short to time" for name in (*kib, "seeks")
-    )
+    short = [f"bonnie++ found {name} too short to time" for name in (*kib, "seeks")]
+    assert measurement.metrics == {} and list(measurement.flags) == short
 
 
 def ran(*spans: Span, name: str = "rate", cut: Any = (), late: Any = ()) -> Repeated:
     """Return iterations of (start, end, value); those at the places of `cut` were cut."""
-    found = [
-        Iteration(start, end, place in cut, place in late, {} if place in cut else {name: value})
+    lines = [
+        {"start_ns": start, "end_ns": end, "cut": place in cut, "late": place in late}
+        | {"stdout": str(value)}
         for place, (start, end, value) in enumerate(spans)
     ]
-    whole = [one for one in found if not (one.cut or one.late)]
-    measured = repeat.mean(one.metrics for one in whole)
-    return Repeated({}, measured, iterations=tuple(found))
+    return repeat.parse(lambda text, log: Measurement({}, {name: float(text)}), printed(*lines))
 
 
 def printed(*lines: dict[str, Any]) -> str:
@@ -71,9 +67,9 @@ def printed(*lines: dict[str, Any]) -> str:
 
 def test_every_iteration_is_read_by_the_tool_s_own_parser() -> None:
     measurement = repeat.parse(services.parse_linpack, read("repeat-linpack.txt"))
-    whole = [one for one in measurement.iterations if not one.cut]
-    assert measurement.metrics["gflops"] == fmean(one.metrics["gflops"] for one in whole)
-    assert len(whole) > 3 and all(a.end_ns <= b.start_ns for a, b in pairwise(whole))
+    whole = measurement.iterations[~measurement.iterations["cut"]]
+    assert measurement.metrics["gflops"] == pytest.approx(whole["gflops"].mean())
+    assert len(whole) > 3 and (whole["end_ns"][:-1] <= whole["start_ns"].shift(-1)[:-1]).all()
 
 
 @given(st.integers(0, 100_000))
@@ -97,45 +93,43 @@ def test_an_iteration_that_failed_is_an_error_with_its_words(text: str, words: s
         repeat.parse(services.parse_linpack, text)
 
 
-def number(stdout: str, log: str) -> Measurement:
-    return Measurement({}, {"rate": float(stdout)}, flags=(stdout,))
-
-
 def test_late_and_cut_iterations_are_kept_but_not_in_the_mean() -> None:
+    def number(stdout: str, log: str) -> Measurement:
+        return Measurement({}, {"rate": float(stdout)}, flags=(stdout,))
+
     late, cut = {"stdout": "600", "late": True}, {"late": True, "cut": True}
     once = Client(("tool", "x"), "198.18.0.3", 5.0, number)
     client = repeat.repeated(once, seconds=3, grace=2, at_most=4)
     found = client.parse(printed({"stdout": "2"}, {"stdout": "4"}, late, cut), "")
     assert isinstance(found, Repeated) and client.target == "198.18.0.3"
     assert found.metrics == {"rate": 3} and found.flags == ("2", "4")
-    assert [one.late for one in found.iterations] == [False, False, True, True]
-    assert [one.cut for one in found.iterations] == [False, False, False, True]
+    assert found.iterations["late"].tolist() == [False, False, True, True]
+    assert found.iterations["cut"].tolist() == [False, False, False, True]
 
 
-def run(*argv: str) -> list[dict[str, Any]]:
+def run(*argv: str) -> tuple[pd.DataFrame, str]:
     command = (*python("repeat"), *argv)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    *lines, end = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return pd.DataFrame(list(map(json.loads, lines))), end
 
 
 def test_the_program_runs_so_often_in_the_locale_c_and_stops_at_a_failure() -> None:
-    *found, end = run("60", "0", "2", "sh", "-c", "echo $LC_ALL; echo said >&2")
-    assert "end" in end and [one["stdout"] for one in found] == ["C\n", "C\n"]
-    assert found[0]["stderr"] == "said\n" and found[0]["end_ns"] <= found[1]["start_ns"]
-    *found, _ = run("60", "0", "0", "sh", "-c", "echo wrong; exit 3")
-    assert [(one["status"], one["stdout"]) for one in found] == [(3, "wrong\n")]
+    found, end = run("60", "0", "2", "sh", "-c", "echo $LC_ALL; echo said >&2")
+    assert "end" in end and found["stdout"].tolist() == ["C\n", "C\n"]
+    assert found["stderr"][0] == "said\n" and found["end_ns"][0] <= found["start_ns"][1]
+    found, _ = run("60", "0", "0", "sh", "-c", "echo wrong; exit 3")
+    assert found[["status", "stdout"]].to_numpy().tolist() == [[3, "wrong\n"]]
 
 
 def test_an_iteration_is_late_by_its_start_and_killed_after_the_grace_time() -> None:
-    *found, _ = run("0.1", "0.2", "0", "sh", "-c", "sleep 60 & wait")
-    assert [(one["cut"], one["late"]) for one in found] == [(True, False)]
-    assert found[0]["end_ns"] - found[0]["start_ns"] > 0.25e9
-    *found, _ = run("0.3", "60", "8", "sleep", "0.1")
-    late = [one["late"] for one in found]
-    assert late == sorted(late) and late[0] is False and late[-1] is True
+    found, _ = run("0.1", "0.2", "0", "sh", "-c", "sleep 60 & wait")
+    assert found[["cut", "late"]].to_numpy().tolist() == [[True, False]]
+    assert found["end_ns"][0] - found["start_ns"][0] > 0.25e9
+    found, _ = run("0.3", "60", "8", "sleep", "0.1")
+    assert found["late"].is_monotonic_increasing and found["late"].nunique() == 2
     # The window begins a little before its first iteration.
-    spans = [one["start_ns"] - found[0]["start_ns"] for one in found if not one["late"]]
-    assert max(spans) < 0.3e9
+    spans = found["start_ns"] - found["start_ns"][0]
+    assert spans[~found["late"]].max() < 0.3e9
 
 
 def test_only_iterations_with_the_neighbour_all_the_time_count() -> None:
@@ -180,16 +174,13 @@ def test_iterations_count_by_their_start_and_not_by_their_duration(
     found = side_of("bonnie", ran(*spans, late=late), ran((0, starts[-1], 1)))
     began = [value for start, _, value in spans if start < window]
     assert found.metrics["iterations"] == len(began)
-    assert found.metrics["rate"] == pytest.approx(fmean(began))
+    assert found.metrics["rate"] == pytest.approx(sum(began) / len(began))
 
 
-def test_alone_every_iteration_that_ended_counts() -> None:
+def test_one_service_two_that_differ_and_two_of_a_kind_are_rows() -> None:
     found = combine([("linpack", ran((0, 10, 4), (10, 20, 6), (20, 25, 0), cut=[2]))])
     numbers = {"iterations": 2, "iterations_partly": 0, "iterations_cut": 1}
     assert found.metrics == {"rate": 5} | numbers and found.also == () and found.messages == 2
-
-
-def test_a_pair_is_two_rows_each_with_the_other_s_rate() -> None:
     a, b = ran((0, 90, 4), name="gflops"), ran((0, 50, 2), (50, 100, 4), name="mbit_per_s")
     found = combine([("linpack", a), ("netperf", b)])
     assert found.metrics["gflops"] == 4 and found.metrics["neighbour_mbit_per_s"] == 3
@@ -197,11 +188,9 @@ def test_a_pair_is_two_rows_each_with_the_other_s_rate() -> None:
     assert levels == {"service": "netperf", "neighbour": "linpack"}
     # Its second iteration outlasted the other: it is in the neighbour's rate alone.
     assert others["mbit_per_s"] == 2 and others["neighbour_gflops"] == 4
-
-
-def test_two_of_one_service_are_one_row_with_a_value_where_both_have_one() -> None:
     found = combine([("linpack", ran((0, 10, 4))), ("linpack", ran((0, 10, 6)))])
     assert found.metrics["rate"] == 5 and found.also == ()
+    # A value where both have one.
     found = combine([("bonnie", ran((0, 10, 4))), ("bonnie", ran((0, 40, 6)))])
     assert "rate" not in found.metrics
     assert found.flags == ("no iteration of bonnie overlapped its neighbour entirely",)
