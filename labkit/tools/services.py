@@ -100,17 +100,17 @@ def parse_bonnie(stdout: str, log: str = "") -> Measurement:
     """Read the rates of writing, rewriting and reading, and seeks; too short a phase is flagged."""
     metrics, short = {}, []
     with reading("bonnie++", stdout, needs="bonnie++ 2.00a"):
-        ((version, cells),) = re.findall(r"^(\d+\.\d+),(.*)$", stdout, re.MULTILINE)
-        if version != "1.98":
-            raise ValueError(f"it has format {version}, not 1.98")
+        (line,) = re.findall(r"^\d+\.\d+,.*$", stdout, re.MULTILINE)
+        version, *cells = line.split(",")
+        if version != "1.98" or len(cells) < 21:
+            raise ValueError(f"it has {len(cells)} columns of format {version}, not of 1.98")
         for name, (column, unit) in COLUMNS.items():
-            if re.fullmatch(r"\++", text := cells.split(",")[column - 1]):
+            if re.fullmatch(r"\++", text := cells[column - 1]):
                 short.append(re.sub("(_mb)?_per_s$", "", name))
             else:
                 metrics[name] = unit * positive(text)
-    return Measurement(
-        {}, metrics, flags=tuple(f"bonnie++ found {x} too short to time" for x in short)
-    )
+    flags = tuple(f"bonnie++ found {phase} too short to time" for phase in short)
+    return Measurement({}, metrics, flags=flags)
 
 
 def netserver(*, port: int = PORT) -> Workload:
