@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.cache_line import apart
-from labkit.hosts.packet_steering import infeasible, read_queues, steer
-from labkit.hosts.settings import LATENCY_REQUEST, offload, takes_latency_request
+from labkit.hosts.packet_steering import read_queues, steer
+from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import cpu_set, docker
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
@@ -270,7 +270,8 @@ class IdlePolicy(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         for role in _machines(rig, level):
-            if not takes_latency_request(rig.hosts[role]):
+            writable = rig.hosts[role].run("test", "-w", LATENCY_REQUEST, check=False)
+            if writable.status != 0:
                 return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
         return None
 
@@ -409,7 +410,8 @@ class TunnelOffload(Treatment):
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         for role, device in _devices(rig, ENDS) if level == "off" else ():
             for feature in self.FEATURES:
-                if offload(rig.hosts[role], f"{device} {feature}") is None:
+                target = f"{device} {feature}"
+                if rig.hosts[role].call("get_value", target=target) is None:
                     return f"{role}: the offload {feature} of {device} cannot be changed"
         return None
 
@@ -442,9 +444,8 @@ class PacketSteering(Treatment):
         if absent := [role for role in roles if role not in rig.targets]:
             return f"the rig has no host {absent[0]}"
         for role, device in _devices(rig, roles) if level != "off" else ():
-            queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
-            if reason := infeasible(queues):
-                return f"{role}: {reason}"
+            if not read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs):
+                return f"{role}: {device} is not there, or has no receive queue with rps_cpus"
         return None
 
     @contextmanager
@@ -456,9 +457,8 @@ class PacketSteering(Treatment):
                 settings = stack.enter_context(Settings(rig.hosts[role], label))
                 # All of its CPUs where the host has its own kernel.
                 cpus = rig.cpus(role, "split" if rig.shared_kernel else "free")
-                to, sysfs = "off" if level == "off" else "on", rig.targets[role].sysfs
-                queues = steer(settings, device, to, cpus, sysfs=sysfs)
-                found.setdefault(role, {})[device] = queues.record()
+                cpus, sysfs = "" if level == "off" else cpus, rig.targets[role].sysfs
+                found.setdefault(role, {})[device] = steer(settings, device, cpus, sysfs=sysfs)
             yield found
 
     def check(self, level: Any, counters: Counters) -> list[str]:

@@ -1,7 +1,8 @@
 """The program that runs on a host: one call of a function below, in and out as JSON.
 
 `labkit.hosts.Host.call` sends this file with each call, so that nothing is installed on a host and
-both ends always have the same version. It needs Python 3.9 and only its standard library.
+both ends always have the same version. It needs Python 3.9 and only its standard library; modules
+that take long to load are imported where they are needed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,21 +39,108 @@ LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: The device by which a program requests that CPUs wake up within a time.
 LATENCY = "/dev/cpu_dma_latency"
+#: The flag of a network namespace for ``setns`` and ``unshare``.
+CLONE_NEWNET = 0x40000000
+
+
+def main(request: dict[str, Any]) -> None:
+    """Call the function that a request names, and print its value or why it failed."""
+    REQUEST.update(request)
+    try:
+        answer = {"result": globals()[request["function"]](**request["arguments"])}
+    except (OSError, ValueError) as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    json.dump(answer, sys.stdout)
+
+
+# Reading files, tables of the kernel, and programs.
+
+
+def text_of(path: str) -> str | None:
+    """Return the content of a file; None if it cannot be read."""
+    try:
+        return Path(path).read_bytes().decode(errors="replace")
+    except OSError:
+        return None
 
 
 def read(path: str, default: str = "") -> str:
     """Return a file's content without the white space around it; the default if unreadable."""
-    try:
-        return Path(path).read_text("utf-8", "surrogateescape").strip()
-    except OSError:
-        return default
+    text = text_of(path)
+    return default if text is None else text.strip()
 
 
-def text_of(path: str) -> str:
-    """Return all that was written to a file; nothing if there is none."""
+def files(pattern: str) -> dict[str, str]:
+    """Return the contents of the files that match a pattern and can be read."""
+    texts = {path: text_of(path) for path in sorted(map(str, Path("/").glob(pattern[1:])))}
+    return {path: text.strip() for path, text in texts.items() if text is not None}
+
+
+def link(path: str) -> str:
+    """Return the target of a symbolic link; nothing if it cannot be read."""
     with contextlib.suppress(OSError):
-        return Path(path).read_bytes().decode(errors="replace")
+        return str(Path(path).readlink())
     return ""
+
+
+def fields_of(path: str) -> list[list[str]]:
+    """Return the fields of a file's lines."""
+    return [line.split() for line in read(path).splitlines() if line.strip()]
+
+
+def stat(path: str) -> list[str]:
+    """Return the fields of a process or thread from its state on; none if it is gone."""
+    # The program's name in parentheses may contain anything.
+    return read(f"{path}/stat").rpartition(")")[2].split()
+
+
+def numbers(path: str, **names: str) -> dict[str, int]:
+    """Return the number after each of some words at the beginning of a line, by its name."""
+    text = read(path)
+    found = {name: re.search(rf"^{word}\s*:?\s*(\d+)", text, re.M) for name, word in names.items()}
+    return {name: int(match[1]) for name, match in found.items() if match}
+
+
+def table(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
+    """Return counters of a table that has a line of names and a line of values by turns."""
+    lines, found = fields_of(path), {}
+    for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
+        found.update(dict(zip((names[0].replace(":", ".") + name for name in names), values)))  # noqa: B905
+    return {name: int(found[name]) for name in wanted if name in found}
+
+
+def pairs(text: str, separator: str) -> dict[str, str]:
+    """Return names and values of lines, without those that have no value."""
+    parts = (line.partition(separator) for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in parts if value.strip()}
+
+
+def printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
+    """Return the output of a command; nothing if it is missing or does not end."""
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
+def rows(*argv: str) -> list[dict[str, Any]]:
+    """Return the rows of a command that prints JSON; iproute2 prints what it omits as empty."""
+    return [row for row in json.loads(printed(*argv) or "[]") if row]
+
+
+def cpus_of(text: str) -> set[int]:
+    """Return the CPUs of a list such as ``0-3,8``."""
+    ends = [part.split("-") for part in text.split(",")]
+    return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
+
+
+def until(found: Callable[[], Any], seconds: float) -> Any:
+    """Return the first true value that is found within a time, or else the last."""
+    deadline = time.monotonic() + seconds
+    while not (value := found()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return value
 
 
 # Jobs: a supervisor locks a file as long as a job runs, so that waiting for it is no polling.
@@ -72,26 +161,11 @@ def start(folder: str, argv: list[str], label: str, given: str = os.devnull) -> 
     for name in ("status", "pid"):
         Path(folder, name).unlink(missing_ok=True)
     reading, writing = os.pipe()
-    if os.fork() == 0:
-        _supervise(folder, argv, label, mask, given, writing)
-        os._exit(0)
-    os.close(lock)
-    os.close(writing)
-    return int(os.read(reading, 100))
-
-
-def start_function(folder: str, label: str, name: str, arguments: dict[str, Any]) -> int:
-    """Start a function of this file as a job, which prints its value; return its process."""
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    request = {**REQUEST, "function": name, "arguments": arguments}
-    Path(folder, "request").write_text(json.dumps(request))
-    return start(folder, [sys.executable, "-ISc", BOOT], label, f"{folder}/request")
-
-
-def _supervise(
-    folder: str, argv: list[str], label: str, mask: int, given: str, report: int
-) -> None:
-    """Run a job, report its process, and write how it ended; the lock ends with this process."""
+    if os.fork():
+        os.close(lock)
+        os.close(writing)
+        return int(os.read(reading, 100))
+    # The supervisor reports the job's process, and writes how it ended; the lock ends with it.
     os.setsid()
     os.dup2(os.open(given, os.O_RDONLY), 0)
     for stream, name in ((1, f"{folder}/stdout"), (2, f"{folder}/stderr")):
@@ -102,12 +176,25 @@ def _supervise(
     began = time.monotonic()
     job = subprocess.Popen(["env", "--", *argv], cwd=folder, umask=mask, env=environment)
     Path(folder, "pid").write_text(f"{job.pid} {os.getpid()}")
-    os.write(report, str(job.pid).encode())
-    os.close(report)
-    status = job.wait()
+    os.write(writing, str(job.pid).encode())
+    os.close(writing)
     ended = Path(folder, "status.part")
-    ended.write_text(f"{status if status >= 0 else 128 - status} {time.monotonic() - began:.6f}\n")
+    ended.write_text(f"{status_of(job.wait())} {time.monotonic() - began:.6f}\n")
     ended.rename(f"{folder}/status")
+    os._exit(0)
+
+
+def start_function(folder: str, label: str, name: str, arguments: dict[str, Any]) -> int:
+    """Start a function of this file as a job, which prints its value; return its process."""
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    request = {**REQUEST, "function": name, "arguments": arguments}
+    Path(folder, "request").write_text(json.dumps(request))
+    return start(folder, [sys.executable, "-ISc", BOOT], label, f"{folder}/request")
+
+
+def status_of(status: int) -> int:
+    """Return the status that a shell would show for a command, also one that a signal ended."""
+    return status if status >= 0 else 128 - status
 
 
 def wait(folder: str, seconds: float = 0.0) -> dict[str, Any]:
@@ -115,93 +202,65 @@ def wait(folder: str, seconds: float = 0.0) -> dict[str, Any]:
 
     The state is ``running``, ``ended``, or ``lost`` if its supervisor was killed.
     """
-    ended = _ended(folder, seconds)
+    supervisor = _supervisor(folder)
+    with contextlib.suppress(ProcessLookupError):
+        if supervisor:
+            select.select([os.pidfd_open(supervisor)], [], [], seconds)
     words = read(f"{folder}/status").split()
     return {
-        "state": "running" if not ended else "ended" if words else "lost",
+        "state": "running" if _supervisor(folder) else "ended" if words else "lost",
         "status": int(words[0]) if words else None,
         "seconds": float(words[1]) if words else 0.0,
-        "stdout": text_of(f"{folder}/stdout"),
-        "stderr": text_of(f"{folder}/stderr"),
+        "stdout": text_of(f"{folder}/stdout") or "",
+        "stderr": text_of(f"{folder}/stderr") or "",
     }
-
-
-def running(folder: str) -> bool:
-    """Tell whether a job is running, also if its supervisor was killed."""
-    pid, _ = _processes(folder)
-    return not _ended(folder) or pid in _members(f"{JOB}={folder}\0")
 
 
 def stop(folder: str, grace: float) -> None:
     """End a job with all its descendants: TERM, and after `grace` seconds KILL."""
-    # As long as the lock is held, the session's number cannot belong to another process.
-    _, session = (0, 0) if _ended(folder) else _processes(folder)
+    session = _supervisor(folder)
     _end(lambda: _members(f"{JOB}={folder}\0", session), grace)
 
 
-def remove(folder: str, grace: float) -> dict[str, Any]:
-    """End a job with all its descendants, and remove its folder; return what `wait` does."""
+def remove(folder: str, grace: float) -> None:
+    """End a job with all its descendants, and remove its folder."""
     stop(folder, grace)
-    report = wait(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    return report
 
 
-def _processes(folder: str) -> tuple[int, int]:
-    """Return the process of a job and that of its supervisor."""
-    job, supervisor = (read(f"{folder}/pid") or "0 0").split()
-    return int(job), int(supervisor)
+def _supervisor(folder: str) -> int:
+    """Return the supervisor of a job, which leads its session; 0 if it has ended.
 
-
-def _ended(folder: str, seconds: float = 0.0) -> bool:
-    """Wait, asleep, for the end of a job's supervisor; tell whether it has ended."""
-    if _unlocked(folder):
-        return True
-    # As long as it holds the lock, its number cannot belong to another process.
-    _, supervisor = _processes(folder)
-    with contextlib.suppress(ProcessLookupError):
-        if supervisor:
-            select.select([os.pidfd_open(supervisor)], [], [], seconds)
-    return _unlocked(folder)
-
-
-def _unlocked(folder: str) -> bool:
-    try:
-        with Path(folder, "lock").open("rb") as lock:
+    As long as it holds the lock, its number cannot belong to another process.
+    """
+    with contextlib.suppress(FileNotFoundError), Path(folder, "lock").open("rb") as lock:
+        try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except FileNotFoundError:
-        pass
-    return True
+        except BlockingIOError:
+            return int(read(f"{folder}/pid", "0").split()[-1])
+    return 0
 
 
 def await_output(folder: str, pattern: str, seconds: float) -> bool:
     """Wait until a job has printed a pattern; tell whether it has."""
-    deadline = time.monotonic() + seconds
-    while not any(re.search(pattern, read(f"{folder}/{name}")) for name in ("stdout", "stderr")):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    names = (f"{folder}/stdout", f"{folder}/stderr")
+    return bool(until(lambda: any(re.search(pattern, read(name)) for name in names), seconds))
 
 
 def labelled(prefix: str) -> list[tuple[int, str, str]]:
     """Return process, label and command of each process whose label begins so."""
-    rows = []
+    found = []
     for pid in _members(f"{LABEL}={prefix}"):
-        variables = read(f"/proc/{pid}/environ").split("\0")
-        labels = [text for text in variables if text.startswith(f"{LABEL}={prefix}")]
-        command = read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
-        rows += [(pid, text.partition("=")[2], command) for text in labels]
-    return rows
+        variables = pairs(read(f"/proc/{pid}/environ").replace("\0", "\n"), "=")
+        found.append((pid, variables.get(LABEL, ""), " ".join(command_of(pid))))
+    return found
 
 
 def stop_labelled(prefix: str, grace: float) -> list[tuple[int, str, str]]:
     """End the processes whose label begins so; return what they were."""
-    rows = labelled(prefix)
+    found = labelled(prefix)
     _end(lambda: _members(f"{LABEL}={prefix}"), grace)
-    return rows
+    return found
 
 
 def _members(mark: str, session: int = 0) -> list[int]:
@@ -213,122 +272,108 @@ def _members(mark: str, session: int = 0) -> list[int]:
     while ancestor:
         spared.add(ancestor)
         ancestor = int((stat(f"/proc/{ancestor}") or ["", "0"])[1])
-    found, wanted = [], f"\0{mark}".encode("utf-8", "surrogateescape")
-    for pid in sorted(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()):
+    found, wanted = [], f"\0{mark}".encode()
+    for pid in processes():
         fields = stat(f"/proc/{pid}")
         if pid in spared or not fields or fields[0] == "Z":
             continue
         with contextlib.suppress(OSError):
-            if (session and int(fields[3]) == session) or (
-                wanted in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
-            ):
+            variables = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+            if wanted in variables or (session and int(fields[3]) == session):
                 found.append(pid)
     return found
 
 
 def _end(find: Callable[[], list[int]], grace: float) -> None:
-    _signal(find(), signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while find() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    deadline = time.monotonic() + 5
-    while left := find():
-        if time.monotonic() > deadline:
-            raise OSError(f"processes cannot be ended: {left}")
-        _signal(left, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _signal(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
+    """End processes: TERM, and after `grace` seconds KILL, again for those forked meanwhile."""
+    for number, seconds in [(signal.SIGTERM, grace), *[(signal.SIGKILL, 0.5)] * 10]:
+        for pid in find():
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        if until(lambda: not find(), seconds):
+            return
+    raise OSError(f"processes cannot be ended: {find()}")
 
 
 # Settings: recorded and synced before they are changed, restored where the value is still ours.
 
 
-def set_values(values: dict[str, str], label: str, owner: str, journal: str) -> dict[str, str]:
+def set_values(values: dict[str, str], label: str, journal: str) -> dict[str, str]:
     """Set files, or offloads such as ``eth0 tx-udp_tnl-segmentation``.
 
     Return why each does not have its value now, and nothing where it has.
     """
-    reasons, made, boot = dict.fromkeys(values, ""), [], read(BOOT_ID)
+    reasons, made = dict.fromkeys(values, ""), []
     with _journal(journal) as entries:
         for target, value in values.items():
             prior = get_value(target)
             if prior is None:
                 reasons[target] = "not supported on this host"
             elif not same(prior, value):
-                kind = "file" if target.startswith("/") else "offload"
-                entry = {"id": f"{owner}-{time.monotonic_ns()}", "kind": kind, "target": target}
-                entry |= {"prior": prior, "value": value, "label": label, "boot": boot}
-                entries.append(entry)
-                made.append(entry)
-        if made:
-            _save(journal, entries)
+                entry = {"target": target, "prior": prior, "value": value}
+                made.append({**entry, "label": label, "boot": read(BOOT_ID)})
+        if not made:
+            return reasons
+        entries += made
+        _save(journal, entries)
         for entry in made:
-            why = _change(entry["target"], entry["prior"], entry["value"])
-            now = get_value(entry["target"]) or ""
+            target, value = entry["target"], entry["value"]
+            why = _change(target, entry["prior"], value)
+            now = get_value(target) or ""
             if why:
-                reasons[entry["target"]] = f"{entry['value']!r} was not taken: {why}"
-            elif not same(now, entry["value"]):  # the kernel has rounded it
-                reasons[entry["target"]] = f"{entry['value']!r} became {now!r}"
+                reasons[target] = f"{value!r} was not taken: {why}"
+            elif not same(now, value):  # the kernel has rounded it
+                reasons[target] = f"{value!r} became {now!r}"
                 entry["value"] = now
-        if made:
-            _save(journal, entries)
+        _save(journal, entries)
     return reasons
 
 
 def pending(journal: str) -> list[dict[str, str]]:
     """Return the settings that were changed and not restored; reading creates nothing."""
-    lines = read(f"{journal}/journal").splitlines()
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in read(f"{journal}/journal").splitlines()]
 
 
-def forget(journal: str, names: list[str]) -> None:
-    """Remove settings from the journal, by their id, without restoring them."""
-    with _journal(journal) as entries:
-        _save(journal, [entry for entry in entries if entry["id"] not in names])
+def restore(journal: str, label: str = "", gone: bool = False) -> list[dict[str, str]]:
+    """Undo the settings whose labels begin so, the last one first; return the outcome of each.
 
-
-def restore(journal: str, label: str = "", owner: str = "") -> list[dict[str, str]]:
-    """Undo the settings of an owner, or of labels that begin so, the last one first.
-
-    Return the outcome of each; those in conflict or failed stay in the journal.
+    Those in conflict or failed stay in the journal. Those of networks are only removed from it if
+    they are `gone`, with their namespaces.
     """
+    outcomes, kept = [], []
     if not pending(journal):
         return []
-    outcomes, kept, boot = [], [], read(BOOT_ID)
     with _journal(journal) as entries:
-        for index in reversed(range(len(entries))):
-            entry = entries[index]
-            state, detail = "kept", ""
-            if entry["label"].startswith(label) and entry["id"].startswith(owner):
-                state, detail = _undo(entry, entries[: index + 1], boot)
-                outcomes.append({"target": entry["target"], "state": state, "detail": detail})
-            if state in ("kept", "conflict", "failed"):
+        while entries:
+            entry = entries.pop()
+            target = entry["target"]
+            if not entry["label"].startswith(label):
+                kept.append(entry)
+                continue
+            network = not target.startswith("/") or target.startswith("/proc/sys/net/")
+            state, detail = ("gone", "") if gone and network else _undo(entry, entries)
+            outcomes.append({"target": target, "state": state, "detail": detail})
+            if state in ("conflict", "failed"):
                 kept.append(entry)
         _save(journal, kept[::-1])
     return outcomes
 
 
-def _undo(entry: dict[str, str], older: list[dict[str, str]], boot: str) -> tuple[str, str]:
+def _undo(entry: dict[str, str], older: list[dict[str, str]]) -> tuple[str, str]:
     """Undo a setting; return its state, and a detail where it remains."""
     target, value, prior = (entry[name] for name in ("target", "value", "prior"))
     now = get_value(target)
-    if entry["boot"] != boot:
-        return "expired", ""
-    if now is None:
+    if now is None or entry["boot"] != read(BOOT_ID):
         return "gone", ""
     if same(now, value):
         why = _change(target, now, selected(prior))
-        if not why and not same(get_value(target) or "", prior):
-            why = f"it became {get_value(target)!r}"
-        return ("failed", why) if why else ("restored", "")
+        now = get_value(target) or ""
+        if why or not same(now, prior):
+            return "failed", why or f"it became {now!r}"
+        return "restored", ""
     # Never written, or restored by a process that was killed before it could record that.
-    before = [one[name] for one in older if one["target"] == target for name in ("prior", "value")]
-    if any(same(now, one) for one in before):
+    own = [one for one in (*older, entry) if one["target"] == target]
+    if any(same(now, one[name]) for one in own for name in ("prior", "value")):
         return "unchanged", ""
     return "conflict", f"it is {now!r}; {value!r} was written, over {prior!r}"
 
@@ -360,14 +405,10 @@ def _save(journal: str, entries: list[dict[str, str]]) -> None:
 def get_value(target: str) -> str | None:
     """Return a setting's value; None where the host does not have it, or it is fixed."""
     if target.startswith("/"):
-        try:
-            return Path(target).read_text("utf-8", "surrogateescape").rstrip("\n")
-        except OSError:
-            return None
+        return None if (text := text_of(target)) is None else text.strip()
     device, feature = target.split(" ")
-    listed = subprocess.run(["ethtool", "-k", device], capture_output=True, text=True, check=False)
-    found = re.search(rf"^\s*{re.escape(feature)}: (on|off)( \[fixed\])?", listed.stdout, re.M)
-    return found[1] if found and not found[2] else None
+    value = pairs(printed("ethtool", "-k", device), ":").get(feature)
+    return value if value in ("on", "off") else None
 
 
 def _change(target: str, prior: str, value: str) -> str:
@@ -375,15 +416,10 @@ def _change(target: str, prior: str, value: str) -> str:
     if get_value(target) != prior:
         return "it was changed at the same time"
     if not target.startswith("/"):
-        argv = ["ethtool", "-K", *target.split(" "), value]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.stderr.strip()
+        printed("ethtool", "-K", *target.split(" "), value)
+        return ""
     try:
-        file = os.open(target, os.O_WRONLY | os.O_TRUNC)
-        try:
-            os.write(file, f"{value}\n".encode("utf-8", "surrogateescape"))
-        finally:
-            os.close(file)
+        Path(target).write_text(f"{value}\n")
     except OSError as error:
         return str(error.strerror)
     return ""
@@ -401,44 +437,25 @@ def same(left: str, right: str) -> bool:
     ``performance [powersave]`` is ``powersave``, the mask ``00000000,00000003`` is ``3``, the CPU
     list ``0,1`` is ``0-1``, and the amount of white space does not matter.
     """
-    return _canonical(left) == _canonical(right)
+
+    def canonical(content: str) -> str:
+        value = " ".join(selected(content).split())
+        if re.fullmatch("[0-9a-f]{1,8}(,[0-9a-f]{8})+", value):
+            value = value.replace(",", "")
+        elif re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value) and re.search("[,-]", value):
+            return repr(sorted(cpus_of(value)))
+        if re.fullmatch("[0-9a-f]+", value):
+            return value.lstrip("0") or "0"
+        return value
+
+    return canonical(left) == canonical(right)
 
 
-def _canonical(content: str) -> str:
-    value = " ".join(selected(content).split())
-    if re.fullmatch("[0-9a-f]{1,8}(,[0-9a-f]{8})+", value):
-        value = value.replace(",", "")
-    elif re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value) and re.search("[,-]", value):
-        return repr(sorted(cpus_of(value)))
-    if re.fullmatch("[0-9a-f]+", value):
-        return value.lstrip("0") or "0"
-    return value
-
-
-def cpus_of(text: str) -> set[int]:
-    """Return the CPUs of a list such as ``0-3,8``."""
-    ends = [part.split("-") for part in text.split(",")]
-    return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
-
-
-def files(pattern: str) -> dict[str, str]:
-    """Return the contents of the files that match a pattern and can be read."""
-    contents = {path: get_value(path) for path in sorted(map(str, Path("/").glob(pattern[1:])))}
-    return {path: content for path, content in contents.items() if content is not None}
-
-
-def latency_request(seconds: float = 0.0) -> int | None:
-    """Return the lowest latency in us that anything requests of the CPUs, awaiting 0."""
-    try:
-        device = os.open(LATENCY, os.O_RDONLY)
-    except OSError:
-        return None
-    deadline = time.monotonic() + seconds
-    while (lowest := int.from_bytes(os.pread(device, 4, 0), sys.byteorder, signed=True)) > 0:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    return lowest
+def latency_request() -> int | None:
+    """Return the lowest latency in us that anything requests of the CPUs; None if not shown."""
+    with contextlib.suppress(OSError):
+        return int.from_bytes(Path(LATENCY).read_bytes()[:4], sys.byteorder, signed=True)
+    return None
 
 
 # Facts: a campaign recognises its machine by the stable ones; volatile ones change by themselves.
@@ -450,10 +467,21 @@ TIMING = re.compile(
     r"|transparent_hugepage|hugepages|irqaffinity|skew_tick|tsc|clocksource|preempt|maxcpus"
     r"|nr_cpus|cgroup|systemd\.unified|sched|threadirqs|default_hugepagesz)"
 )
-#: What the place of a disk in sysfs says of it, whatever it says of rotation.
-BUSES = {"/virtio": "virtual disk", "/vmbus": "virtual disk", "/xen": "virtual disk"}
-BUSES |= {"/vbd-": "virtual disk", "/nvme": "NVMe"}
-CPUS, SYSCTL = "/sys/devices/system/cpu", "/proc/sys"
+CPUS = "/sys/devices/system/cpu"
+#: The files of a stable machine that affect its timing, besides those that have names in `facts`.
+TELLING = (
+    *(f"{CPUS}/{name}" for name in ("nohz_full", "smt/control", "vulnerabilities/*")),
+    *(f"{CPUS}/{name}" for name in ("intel_pstate/no_turbo", "cpufreq/boost", "cpuidle/current_*")),
+    f"{CPUS}/cpu[0-9]*/topology/thread_siblings_list",
+    f"{CPUS}/cpu0/cpufreq/scaling_driver",
+    *(f"{CPUS}/cpu0/cpuidle/state*/{name}" for name in ("latency", "disable")),
+    "/sys/devices/system/node/node*/cpulist",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+    "/sys/class/block/[nsvx]*/queue/rotational",
+    *(f"/sys/class/dmi/id/{name}" for name in ("sys_vendor", "product_name")),
+    "/proc/sys/net/core/busy_*",
+    *(f"/proc/sys/kernel/{name}" for name in ("numa_balancing", "sched_autogroup_enabled")),
+)
 
 
 def facts(interfaces: list[str], engine: str, directory: str) -> dict[str, Any]:
@@ -461,286 +489,107 @@ def facts(interfaces: list[str], engine: str, directory: str) -> dict[str, Any]:
 
     `engine` is the address of its engine or "", `directory` where it keeps other data or "".
     """
-    version = _object("docker", "-H", engine, "version", "--format", "{{json .Server}}")
-    info = _object("docker", "-H", engine, "info", "--format", "{{json .}}")
-    if not version.get("Version") or not info.get("ServerVersion"):
-        # An engine that does not answer has these names too, without values.
-        version, info = {}, {}
+    docker, system = engine_facts(engine), os.uname()
     memory = pairs(read("/proc/meminfo"), ":")
     processor = pairs(read("/proc/cpuinfo").partition("\n\n")[0], ":")
-    places = {"engine": info.get("DockerRootDir"), "data": directory}
-    stable: dict[str, Any] = {
-        "cpu": _cpu(processor),
-        "idle": _idle(),
-        "mitigations": _texts(f"{CPUS}/vulnerabilities", "*"),
-        "kernel": _kernel(),
-        "cgroup": _cgroups(read("/proc/self/mounts")),
-        # Rounded, because the kernel reserves a different amount at each boot.
-        "memory_gib": round((number(memory.get("MemTotal")) or 0) / (1 << 20)) or None,
-        "dma_latency_us": latency_request(),
-        "virtualisation": _virtualisation(processor.get("flags", "").split()),
-        "distribution": pairs(read("/etc/os-release"), "=").get("PRETTY_NAME", "").strip("\"'")
-        or None,
-        "interfaces": {},
-        "storage": {name: _storage(place) for name, place in places.items() if place},
-        "tools": {
-            name: tool_version(name, "--version")
-            for name in ("containerd", "runc", "iptables", "nft", "sockperf")
+    places = {"engine": docker and docker["DockerRootDir"], "data": directory}
+    governors = files(f"{CPUS}/cpu[0-9]*/cpufreq/scaling_governor")
+    sysctl = ("net/ipv4/tcp_congestion_control", "net/core/default_qdisc")
+    stable = {
+        "cpu": {
+            "model": processor.get("model name") or processor.get("CPU part"),
+            "microcode": processor.get("microcode"),
+            "count": len(list(Path(CPUS).glob("cpu[0-9]*"))),
+            "online": read(f"{CPUS}/online"),
+            "isolated": read(f"{CPUS}/isolated"),
+            "governor": governors,
         },
-        "engine": _engine(version, info) if info else None,
+        "idle": {"states": [{"name": x} for x in files(f"{CPUS}/cpu0/cpuidle/*/name").values()]},
+        "kernel": {
+            "release": system.release,
+            "version": system.version,
+            "machine": system.machine,
+            "parameters": boot_parameters(read("/proc/cmdline")),
+            "clock_source": read(f"{CPUS}/../clocksource/clocksource0/current_clocksource"),
+            "psi": sorted(path.name for path in Path("/proc/pressure").glob("*")),
+            "sysctl": {name: read(f"/proc/sys/{name}") for name in sysctl},
+        },
+        "files": {path: text for pattern in TELLING for path, text in files(pattern).items()},
+        "cgroup": control_groups(),
+        # Rounded, because the kernel reserves a different amount at each boot.
+        "memory_gib": round(int(memory["MemTotal"].split()[0]) / (1 << 20)),
+        "dma_latency_us": latency_request(),
+        "virtualisation": {"hypervisor": "hypervisor" in processor.get("flags", "").split()},
+        "distribution": pairs(read("/etc/os-release"), "=").get("PRETTY_NAME", "").strip('"'),
+        "interfaces": {name: interface(name) for name in interfaces},
+        "storage": {name: disk_of(Path(place)) for name, place in places.items() if place},
+        "engine": docker,
     }
-    ticks = [int(word) for word in read("/proc/stat").splitlines()[0].split()[1:]]
-    volatile: dict[str, Any] = {
+    volatile = {
         "boot_id": read(BOOT_ID),
         "uptime_s": float(read("/proc/uptime").split()[0]),
         "load": read("/proc/loadavg"),
-        "memory_kib": number(memory.get("MemTotal")),
-        "memory_available_kib": number(memory.get("MemAvailable")),
-        # Tools that only configure or inspect: another version is no other machine.
-        "tools": {"ip": tool_version("ip", "-V"), "ethtool": tool_version("ethtool", "--version")},
-        # The engine has one more with each package of a runtime.
-        "runtimes": sorted(info.get("Runtimes") or []),
-        # Some drivers adapt coalescing to the load.
-        "coalescing": {name: ethtool("-c", name) for name in interfaces},
-        # Since boot, in ticks of all CPUs. The ninth field, guest time, is part of user time.
-        "steal_ticks": ticks[7] if len(ticks) > 7 else None,
-        "cpu_ticks": sum(ticks[:8]),
+        "memory_available": memory["MemAvailable"],
+        # Some drivers adapt it to the load.
+        "coalescing": {name: pairs(printed("ethtool", "-c", name), ":") for name in interfaces},
     }
-    stable["interfaces"] = {name: _interface(name) for name in interfaces}
     return {"stable": stable, "volatile": volatile}
 
 
-def pairs(text: str, separator: str) -> dict[str, str]:
-    """Return names and values of lines; a line without a separator has an empty value."""
-    parts = (line.partition(separator) for line in text.splitlines() if line.strip())
-    return {name.strip(): value.strip() for name, _, value in parts}
+def boot_parameters(line: str) -> list[str]:
+    """Return the parameters of a kernel's command line that affect timing."""
+    return [word for word in line.partition(" -- ")[0].split() if TIMING.match(word)]
 
 
-def number(text: str | None) -> int | None:
-    """Return the number that a text begins with."""
-    found = re.match(r"-?\d+", text or "")
-    return int(found[0]) if found else None
+def control_groups() -> dict[str, Any]:
+    """Return the version of control groups, and the controllers of both."""
+    names = [Path(folder).name for folder in hierarchies()]
+    version = "v2" if names == ["cgroup"] else "hybrid" if "unified" in names else "v1"
+    found = {one for name in names for one in name.split(",")} - {"cgroup", "unified", "systemd"}
+    for folder in ("", "/unified"):
+        found.update(read(f"{GROUPS}{folder}/cgroup.controllers").split())
+    return {"version": version, "controllers": sorted(found)}
 
 
-def printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
-    """Return the output of a command; nothing if it is missing or does not end."""
-    try:
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace")
-
-
-def tool_version(*argv: str) -> str | None:
-    """Return the first line that a program prints of its version; None where it is missing."""
-    text = printed(*argv) or printed(*argv, errors=subprocess.STDOUT)
-    return text.partition("\n")[0].strip() or None
-
-
-def _object(*argv: str) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        value = json.loads(printed(*argv)) if argv[2] else {}
-        return value if isinstance(value, dict) else {}
-    return {}
-
-
-def _texts(folder: str, pattern: str) -> dict[str, str]:
-    """Return the files below a folder that match a pattern, by their path in it."""
-    found = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
-    return {str(path.relative_to(folder)): read(str(path)) for path in found}
-
-
-def _file(path: str) -> str | None:
-    """Return the content of a file, which may be empty; None where there is none."""
-    return read(path) if Path(path).is_file() else None
-
-
-def _each(pattern: str) -> dict[str, str]:
-    """Return a file of every CPU, by CPU number."""
-    found = _texts(CPUS, f"cpu[0-9]*/{pattern}")
-    cpus = {int(name.split("/")[0][3:]): text for name, text in found.items()}
-    return {str(cpu): cpus[cpu] for cpu in sorted(cpus)}
-
-
-def _cpu(info: dict[str, str]) -> dict[str, Any]:
-    siblings = _each("topology/thread_siblings_list")
-    packages = _each("topology/physical_package_id")
-    turbo = _file(f"{CPUS}/intel_pstate/no_turbo")
-    nodes = _texts("/sys/devices/system/node", "node*/cpulist")
+def interface(name: str) -> dict[str, Any]:
+    """Return how an interface of this network namespace is."""
+    (one,) = rows("ip", "-d", "-j", "link", "show", name) or [{}]
+    about = {
+        option: pairs(printed("ethtool", *option.split(), name), ":")
+        for option in ("", "-i", "-k", "-g")
+    }
     return {
-        "model": info.get("model name") or info.get("CPU part"),
-        "microcode": info.get("microcode"),
-        "online": _file(f"{CPUS}/online"),
-        "count": len(siblings) or None,
-        "siblings": siblings,
-        "sockets": len(set(packages.values())) or None,
-        "numa": {name.split("/")[0]: text for name, text in nodes.items()},
-        "smt": _file(f"{CPUS}/smt/control"),
-        "governor": _each("cpufreq/scaling_governor"),
-        "frequency_driver": _file(f"{CPUS}/cpu0/cpufreq/scaling_driver"),
-        "boost": {"0": "1", "1": "0"}.get(turbo) if turbo else _file(f"{CPUS}/cpufreq/boost"),
-        "isolated": _file(f"{CPUS}/isolated"),
-        "nohz_full": _file(f"{CPUS}/nohz_full"),
+        "driver": about["-i"].get("driver") or kind_of(one) or None,
+        "speed": about[""].get("Speed"),
+        "mtu": one.get("mtu"),
+        "queues": [one.get("num_rx_queues"), one.get("num_tx_queues")],
+        "offloads": about["-k"],
+        "rings": about["-g"],
     }
 
 
-def _idle() -> dict[str, Any]:
-    names = _texts(f"{CPUS}/cpu0/cpuidle", "state[0-9]*/name")
-    folders = {name: f"{CPUS}/cpu0/cpuidle/{name[:-5]}" for name in names}
-    return {
-        "driver": _file(f"{CPUS}/cpuidle/current_driver"),
-        "governor": _file(f"{CPUS}/cpuidle/current_governor")
-        or _file(f"{CPUS}/cpuidle/current_governor_ro"),
-        "states": [
-            {
-                "name": names[name],
-                "latency_us": number(read(f"{folders[name]}/latency")),
-                "disabled": read(f"{folders[name]}/disable") == "1",
-            }
-            for name in sorted(names, key=lambda name: (len(name), name))
-        ],
-    }
-
-
-def _kernel() -> dict[str, Any]:
-    system = os.uname()
-    packed = Path("/proc/config.gz").exists() and printed("zcat", "/proc/config.gz")
-    config = pairs(packed or read(f"/boot/config-{system.release}"), "=")
-    chosen = re.compile(r"CONFIG_(HZ|PREEMPT[A-Z_]*|NO_HZ[A-Z_]*)")
-    sysctl: dict[str, str] = {}
-    for pattern in (
-        *("net/core/busy_poll", "net/core/busy_read", "net/core/default_qdisc"),
-        *("kernel/numa_balancing", "kernel/sched_autogroup_enabled"),
-        *("net/ipv4/tcp_congestion_control", "net/bridge/bridge-nf-call-*"),
-    ):
-        sysctl.update(_texts(SYSCTL, pattern))
-    parameters = read("/proc/cmdline").partition(" -- ")[0].split()
-    pressure = Path("/proc/pressure")
-    return {
-        "release": system.release,
-        "version": system.version,
-        "machine": system.machine,
-        "parameters": [word for word in parameters if TIMING.match(word)],
-        "hz": number(config.get("CONFIG_HZ")),
-        "config": {name: text for name, text in config.items() if chosen.fullmatch(name)},
-        "clock_source": _file("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        "thp": selected(read("/sys/kernel/mm/transparent_hugepage/enabled")) or None,
-        "psi": sorted(one.name for one in pressure.iterdir()) if pressure.is_dir() else [],
-        "sysctl": sysctl,
-    }
-
-
-def _cgroups(mounts: str) -> dict[str, Any]:
-    rows = [line.split() for line in mounts.splitlines()]
-    rows = [words for words in rows if len(words) > 3 and words[2] in ("cgroup", "cgroup2")]
-    version = {("cgroup",): "v1", ("cgroup2",): "v2", ("cgroup", "cgroup2"): "hybrid"}
-    controllers = set(read("/sys/fs/cgroup/cgroup.controllers").split())
-    flags = {"rw", "ro", "relatime", "nosuid", "nodev", "noexec", "xattr"}
-    for words in rows:
-        if words[2] == "cgroup":
-            controllers |= {word for word in words[3].split(",") if "=" not in word} - flags
-    kinds = tuple(sorted({words[2] for words in rows}))
-    return {"version": version.get(kinds), "controllers": sorted(controllers)}
-
-
-def _virtualisation(flags: list[str]) -> dict[str, Any]:
-    # Without --vm it would name the container that a virtual machine may look like.
-    detected = printed("systemd-detect-virt", "--vm").strip()
-    kind = _file("/sys/hypervisor/type")
-    hypervisor = "hypervisor" in flags or kind is not None
-    if hypervisor and detected in ("", "none"):
-        detected = kind or "vm"
-    return {
-        "detected": detected or None,
-        "hypervisor": hypervisor,
-        "vendor": _file("/sys/class/dmi/id/sys_vendor"),
-        "product": _file("/sys/class/dmi/id/product_name"),
-    }
-
-
-def _storage(directory: str) -> dict[str, Any]:
-    """Return the file system of a directory and the kind of disk below it, None for no disk."""
-    place = Path(directory)
-    while not place.is_dir():  # one that is not made yet
-        place = place.parent
-    filesystem = printed("findmnt", "-no", "FSTYPE", "-T", str(place)).strip()
-    source = printed("findmnt", "-vno", "SOURCE", "-T", str(place)).strip()
-    listed = printed("lsblk", "-snlo", "KNAME,TYPE", source) if source else ""
-    kinds = set()
-    for name, kind in (line.split() for line in listed.splitlines() if len(line.split()) == 2):
-        if kind == "disk":
-            path = f"/sys/class/block/{name}"
-            kinds.add(disk_kind(os.path.realpath(path), read(f"{path}/queue/rotational")))
-    return {"filesystem": filesystem or None, "disk": ", ".join(sorted(kinds)) or None}
-
-
-def disk_kind(path: str, rotational: str) -> str:
-    """Return the kind of a disk by its place in sysfs."""
-    named = (kind for bus, kind in BUSES.items() if bus in path)
-    return next(named, "hard disk" if rotational == "1" else "SSD")
-
-
-def ethtool(*arguments: str) -> dict[str, str]:
-    """Return the values that ethtool prints; a line without a value is a heading."""
-    values = pairs(printed("ethtool", *arguments), ":")
-    return {name: text for name, text in values.items() if text and text[:7] != "Unknown"}
-
-
-def _interface(name: str) -> dict[str, Any]:
-    """Return what an interface of this network namespace is."""
-    folder = f"/sys/class/net/{name}"
-    if not Path(folder).exists():
-        _see_own_interfaces()
-    details, link, driver = ethtool("-i", name), ethtool(name), Path(folder, "device/driver")
-    stamps = printed("ethtool", "-T", name).split("Capabilities:")[-1].split("PTP")[0]
-    queues = [path.name[:3] for path in Path(folder, "queues").glob("*")]
-    there = Path(folder).exists()
-    return {
-        "offloads": ethtool("-k", name),
-        "rings": ethtool("-g", name),
-        "timestamping": [line.split()[0] for line in stamps.splitlines() if line.strip()],
-        "driver": details.get("driver") or (driver.resolve().name if driver.exists() else None),
-        "firmware": details.get("firmware-version") or None,
-        "speed": link.get("Speed"),
-        "duplex": link.get("Duplex"),
-        "mtu": number(read(f"{folder}/mtu")),
-        "rx_queues": queues.count("rx-") if there else None,
-        "tx_queues": queues.count("tx-") if there else None,
-        "rps_cpus": _texts(folder, "queues/rx-*/rps_cpus"),
-    }
-
-
-def _see_own_interfaces() -> None:
-    """Mount a sysfs of this network namespace, since the mounted one may be of another.
-
-    That is done in a mount namespace of this process, never in the host's, where it would hide the
-    control groups.
-    """
-    import ctypes  # only here, as it takes long to load
-
-    if ctypes.CDLL(None).unshare(0x20000) == 0:  # CLONE_NEWNS
-        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-        subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=False)
-
-
-def _engine(version: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
+def engine_facts(address: str) -> dict[str, Any] | None:
+    """Return what an engine says of itself; None if it does not answer."""
+    docker, form = ("docker", "-H", address), ("--format", "{{json .}}")
+    info = json.loads((address and printed(*docker, "info", *form)) or "{}")
+    server = json.loads((address and printed(*docker, "version", *form)) or "{}").get("Server")
+    if not server or not info.get("ServerVersion"):
+        return None
     names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
-    components = version.get("Components") or []
-    return {
-        "version": version.get("Version"),
-        "components": {part.get("Name"): part.get("Version") for part in components},
-        **{name: info.get(name) for name in names},
-    }
+    components = {part["Name"]: part["Version"] for part in server.get("Components", ())}
+    own = {name: info.get(name) for name in (*names, "DockerRootDir")}
+    return {"version": server["Version"], "components": components, **own}
 
 
-def main(request: dict[str, Any]) -> None:
-    """Call the function that a request names, and print what it returns or why it failed."""
-    REQUEST.update(request)
-    try:
-        answer = {"result": globals()[request["function"]](**request["arguments"])}
-    except (OSError, ValueError) as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answer, sys.stdout)
+def nearest(place: Path) -> Path:
+    """Return a folder, or the nearest one where it will be made."""
+    return next(folder for folder in (place, *place.parents) if folder.exists())
+
+
+def disk_of(place: Path) -> str:
+    """Return device and file system of a folder, which may be made yet."""
+    mounts = printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(nearest(place))).splitlines()
+    return " ".join(mounts[-1].split())
 
 
 # The window: snapshots of counters, and between them the loads. What a kernel does not count is
@@ -750,10 +599,8 @@ def main(request: dict[str, Any]) -> None:
 NAMESPACE = ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens")
 BUSY_POLLING = "TcpExt.BusyPollRxPackets"
 SOFTIRQS = ("NET_RX", "NET_TX", "TIMER", "SCHED")
-#: The flag of a thread of the kernel in ``/proc/PID/stat``.
-KERNEL_THREAD = 0x00200000
-
-
+#: Flags in ``/proc/PID/stat``: of a kernel's thread, and of a process from before it closes files.
+KERNEL_THREAD, EXITING = 0x00200000, 0x4
 #: The arguments of `observe` by name, with the path of a network namespace; none for this host.
 Readings = dict[str, dict[str, Any]]
 
@@ -803,25 +650,22 @@ def measure(
         with Path(f"{name}.out").open("wb") as out, Path(f"{name}.err").open("wb") as err:
             jobs.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
         os.sched_setaffinity(0, free)
-    ends = dict(zip(loads, map(end_of, (job.pid for job in jobs))))  # noqa: B905 (Python 3.9)
+    ends = dict(zip(loads, [end_of(job.pid) for job in jobs]))  # noqa: B905 (Python 3.9)
     if timing:
         timing.terminate()
     after = snapshot(places, before=False)
     if timing:
         timing.wait()
-    failed = (128 - status if status < 0 else status for job in jobs if (status := job.wait()))
+    failed = filter(None, [status_of(job.wait()) for job in jobs])
     return {"before": before, "after": after, "ends": ends, "status": next(failed, 0)}
 
 
 def end_of(pid: int) -> dict[str, Any]:
     """Wait for the end of a child; return what is left of it, which is there until it is reaped."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)", read(f"/proc/{pid}/status"), re.M)
     return {
-        "cpus": allowed[1] if allowed else "",
-        "migrations": numbers(f"/proc/{pid}/sched", migrations=r"se\.nr_migrations").get(
-            "migrations"
-        ),
+        "cpus": pairs(read(f"/proc/{pid}/status"), ":").get("Cpus_allowed_list", ""),
+        **numbers(f"/proc/{pid}/sched", migrations=r"se\.nr_migrations"),
         "client": stat(f"/proc/{pid}"),
         "parent": stat("/proc/self"),
     }
@@ -837,7 +681,7 @@ def collect(
     seen = observe_all(readings)
     stop(folder, 2.0)
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
-    texts = {name: text_of(f"{folder}/{name}") for name in ("line", *names)}
+    texts = {name: text_of(f"{folder}/{name}") or "" for name in ("line", *names)}
     texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
     for path in (folder, *folders):
         shutil.rmtree(path, ignore_errors=True)
@@ -849,18 +693,14 @@ def thinned(path: str, wanted: int) -> str:
 
     A tool that runs for a set time may log far more than are needed, over the whole window.
     """
-    lines = text_of(path).splitlines(keepends=True)
-    total = sum(line[0].isdigit() for line in lines)
+    lines = (text_of(path) or "").splitlines(keepends=True)
+    numbered = [index for index, line in enumerate(lines) if line[0].isdigit()]
+    total = len(numbered)
     if not 0 < wanted < total:
         return "".join(lines)
-    kept, seen = [], 0
-    for line in lines:
-        if line[0].isdigit():
-            seen += 1
-            if seen * wanted // total == (seen - 1) * wanted // total:
-                continue
-        kept.append(line)
-    return "".join(kept)
+    kept = {numbered[-(-number * total // wanted) - 1] for number in range(1, wanted + 1)}
+    dropped = set(numbered) - kept
+    return "".join(line for index, line in enumerate(lines) if index not in dropped)
 
 
 def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
@@ -869,10 +709,21 @@ def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
     Counters of the machine are read last before them and first after them, so that they do not
     count the work of the snapshot.
     """
-    if before:
-        found = place_counters(places)
-        return {**found, **machine_counters()}
-    return {**machine_counters(), **place_counters(places)}
+    found: dict[str, Any] = {} if before else machine_counters()
+    found.update(server_counters(places[""]) if "" in places else {})
+    others = {name: placement_counters(pid) for name, pid in places.items() if name}
+    found.update({"beside": others} if others else {})
+    found.update(numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
+    if (lowest := latency_request()) is not None:
+        found["latency_request_us"] = lowest
+    found["uptime"] = float(read("/proc/uptime").split()[0])
+    found["programs"] = [
+        [pid, int(row[19]), read(f"/proc/{pid}/comm"), int(row[11]) + int(row[12])]
+        for pid in processes()
+        if (row := stat(f"/proc/{pid}")) and not int(row[6]) & KERNEL_THREAD
+    ]
+    found["clock_ns"] = time.time_ns()
+    return {**found, **(machine_counters() if before else {})}
 
 
 def machine_counters() -> dict[str, Any]:
@@ -882,28 +733,9 @@ def machine_counters() -> dict[str, Any]:
     found["cpu"] = {row[0]: [int(ticks) for ticks in row[1:9]] for row in cpus}
     counts = {row[0][:-1]: sum(map(int, row[1:])) for row in fields_of("/proc/softirqs")[1:]}
     found["softirqs"] = {name: counts[name] for name in SOFTIRQS if name in counts}
-    if states := files("/sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage"):
+    if states := files(f"{CPUS}/cpu[0-9]*/cpuidle/state[0-9]*/usage"):
         found["idle_exits"] = sum(map(int, states.values()))
     return found
-
-
-def place_counters(places: dict[str, int]) -> dict[str, Any]:
-    """Return the counters of placements, and what is around them."""
-    found = server_counters(places[""]) if "" in places else {}
-    others = {name: placement_counters(pid) for name, pid in places.items() if name}
-    found.update({"beside": others} if others else {})
-    found.update(numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
-    with contextlib.suppress(OSError):
-        request = Path(LATENCY).read_bytes()[:4]
-        found["latency_request_us"] = int.from_bytes(request, sys.byteorder, signed=True)
-    found["programs"] = programs = []
-    found["uptime"] = float(read("/proc/uptime").split()[0])
-    for folder in Path("/proc").glob("[0-9]*"):
-        row = stat(str(folder))
-        if row and not int(row[6]) & KERNEL_THREAD:
-            name, spent = read(f"{folder}/comm"), int(row[11]) + int(row[12])
-            programs.append([int(folder.name), int(row[19]), name, spent])
-    return {**found, "clock_ns": time.time_ns()}
 
 
 def placement_counters(pid: int) -> dict[str, Any]:
@@ -916,9 +748,7 @@ def placement_counters(pid: int) -> dict[str, Any]:
         found.update(group_counters(base + path) if base != f"{GROUPS}/unified" else {})
     # Without a UDP socket, drops are missing and not zero. A row of the table has 13 fields, of
     # which the tenth is the inode, and the last the drops.
-    own = sockets_of(pid)
-    sockets = fields_of(f"/proc/{pid}/net/udp")[1:] + fields_of(f"/proc/{pid}/net/udp6")[1:]
-    if drops := {row[9]: int(row[12]) for row in sockets if row[9] in own}:
+    if drops := {row[9]: int(row[12]) for row in sockets_of(pid, "udp")}:
         found["sockets"] = drops
     return found
 
@@ -941,46 +771,20 @@ def group_counters(folder: str) -> dict[str, Any]:
 
 def server_counters(pid: int) -> dict[str, Any]:
     """Return what is counted of the server at which a client aims alone, and of its network."""
-    switches = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
+    switches = {"voluntary": "nr_voluntary_switches", "migrations": r"se\.nr_migrations"}
     found: dict[str, Any] = numbers(f"/proc/{pid}/sched", **switches)
     if row := stat(f"/proc/{pid}"):
         found["last_cpu"] = int(row[36])
     found.update(table(f"/proc/{pid}/net/netstat", (BUSY_POLLING,)))
-    softnet = fields_of(f"/proc/{pid}/net/softnet_stat")
-    if queues := [[int(x, 16) for x in row] for row in softnet]:
+    queues = [[int(x, 16) for x in row] for row in fields_of(f"/proc/{pid}/net/softnet_stat")]
+    if queues and len(queues[0]) > 12:  # since Linux 5.10
         found["softnet_dropped"] = sum(row[1] for row in queues)
-        # Older kernels do not name the CPU of a row, nor count the interrupts of RPS.
-        names = [row[12] if len(row) > 12 else number for number, row in enumerate(queues)]
-        found["packets"] = {f"cpu{cpu}": queues[n][0] for n, cpu in enumerate(names)}
-        if all(len(row) > 9 for row in queues):
-            found["rps_ipis"] = sum(row[9] for row in queues)
+        found["packets"] = {f"cpu{row[12]}": row[0] for row in queues}
+        found["rps_ipis"] = sum(row[9] for row in queues)
     if tracked := fields_of(f"/proc/{pid}/net/stat/nf_conntrack")[1:]:
         # The row of any CPU has the kernel's number of entries, in hexadecimal.
         found["conntrack_entries"] = int(tracked[0][0], 16)
     return {**found, **placement_counters(pid)}
-
-
-def fields_of(path: str) -> list[list[str]]:
-    """Return the fields of a file's lines."""
-    return [line.split() for line in read(path).splitlines() if line.strip()]
-
-
-def numbers(path: str, **names: str) -> dict[str, int]:
-    """Return the number after each of some words at the beginning of a line, by its name."""
-    text = read(path)
-    matches = {
-        name: re.search(rf"^{word}\s*:?\s*(\d+)", text, re.M) for name, word in names.items()
-    }
-    return {name: int(match[1]) for name, match in matches.items() if match}
-
-
-def table(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
-    """Return counters of a table that has a line of names and a line of values by turns."""
-    lines, found = fields_of(path), {}
-    for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
-        pairs = zip(names[1:], values[1:])  # noqa: B905
-        found.update({f"{names[0]}{name}".replace(":", "."): int(x) for name, x in pairs})
-    return {name: found[name] for name in wanted if name in found}
 
 
 # A client that sleeps before its first packet can start before its window.
@@ -993,25 +797,24 @@ def hold(argv: list[str], message: str) -> None:
     continues it.
     """
     client = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-    while client.poll() is None and message not in text_of("stdout"):
-        time.sleep(0.01)
-    while client.poll() is None and stat(f"/proc/{client.pid}")[0] != "S":
+
+    def sleeps() -> bool:
+        return message in (text_of("stdout") or "") and stat(f"/proc/{client.pid}")[0] == "S"
+
+    while client.poll() is None and not sleeps():
         time.sleep(0.01)
     if client.poll() is None:
         client.send_signal(signal.SIGSTOP)
         Path("held.part").write_text(f"{client.pid} {time.clock_gettime(time.CLOCK_BOOTTIME)}\n")
         Path("held.part").rename("held")
-    status = client.wait()
-    sys.exit(status if status >= 0 else 128 - status)
+    sys.exit(status_of(client.wait()))
 
 
 def await_held(folder: str, sleeps: float) -> str:
     """Wait until a client was stopped in its sleep and that is over; return why it was not."""
-    deadline = time.monotonic() + 10
-    while not (words := read(f"{folder}/held").split()):
-        if _ended(folder) or time.monotonic() > deadline:
-            return text_of(f"{folder}/stderr") + text_of(f"{folder}/stdout") or "it does not sleep"
-        time.sleep(0.01)
+    until(lambda: read(f"{folder}/held") or not _supervisor(folder), 10.0)
+    if not (words := read(f"{folder}/held").split()):
+        return read(f"{folder}/stderr") + read(f"{folder}/stdout") or "it does not sleep"
     time.sleep(max(0.0, float(words[1]) + sleeps - time.clock_gettime(time.CLOCK_BOOTTIME)))
     return ""
 
@@ -1027,43 +830,38 @@ LIMITS = (
     *("blkio.throttle.read_iops_device", "cpu.weight", "cpu.max", "memory.max", "memory.high"),
     *("io.max", "cgroup.freeze"),
 )
-WEIGHTS = ("cpu.shares", "cpu.weight")
 #: The kernel's numbers of scheduling classes, and its letters of states.
 CLASSES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
 STATES = {"T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
-#: A process that ends has this flag from before it closes its files.
-EXITING = 0x4
 #: Lines of nft or iptables-legacy-save that are not rules.
 FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 #: The parts of a listed rule set or queue that change while it stays the same.
 VOLATILE = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|expires \S+|refcnt \d+|^#.*", re.M)
 #: The host's ends of containers, which come and go; those of Weave Net's router stay.
 PASSING = re.compile(r"veth(?!we-)")
-#: The flag of a network namespace for ``setns``.
-CLONE_NEWNET = 0x40000000
 #: The journal of settings; what labkit has set must stay so.
-JOURNAL = "/var/lib/labkit/journal/journal"
+JOURNAL = "/var/lib/labkit/journal"
 #: A connection of a router of Weave Net: the other host, and its data path.
 CONNECTION = re.compile(r"^(?:->|<-) ([\d.]+):\d+ +established +(\w+)", re.M)
 
 
-def link(path: str) -> str:
-    """Return the target of a symbolic link; nothing if it cannot be read."""
-    try:
-        return str(Path(path).readlink())
-    except OSError:
-        return ""
+def processes() -> list[int]:
+    """Return the processes of this machine, in order."""
+    return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
-def rows(*argv: str) -> list[dict[str, Any]]:
-    """Return the rows of a command that prints JSON; iproute2 prints what it omits as empty."""
-    return [row for row in json.loads(printed(*argv) or "[]") if row]
+def command_of(pid: int) -> list[str]:
+    """Return the command line of a process."""
+    return read(f"/proc/{pid}/cmdline").strip("\0").split("\0")
 
 
-def stat(path: str) -> list[str]:
-    """Return the fields of a process or thread from its state on; none if it is gone."""
-    # The program's name in parentheses may contain anything.
-    return read(f"{path}/stat").rpartition(")")[2].split()
+def family(pid: int) -> list[int]:
+    """Return a process and its descendants."""
+    parents = {one: stat(f"/proc/{one}")[1:2] for one in processes()}
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == [str(one)]]
+    return found
 
 
 def hierarchies(pid: str = "self") -> dict[str, str]:
@@ -1083,10 +881,8 @@ def make_group(group: str, limits: dict[str, str]) -> list[str]:
     `limits` are values by file; a file that a hierarchy does not have is left out. A group that is
     there stays as it is: to write its CPUs would move the threads in it.
     """
-    folders = []
-    for base in hierarchies():
-        folder = Path(base + group)
-        folders.append(str(folder))
+    folders = {base: Path(base + group) for base in hierarchies()}
+    for base, folder in folders.items():
         if folder.is_dir():
             continue
         folder.mkdir(parents=True)
@@ -1094,29 +890,28 @@ def make_group(group: str, limits: dict[str, str]) -> list[str]:
             for controller in ("cpu", "cpuset", "memory", "pids"):
                 with contextlib.suppress(OSError):
                     (level / "cgroup.subtree_control").write_text(f"+{controller}")
-        if base != GROUPS and (folder / "cpuset.mems").exists():
-            for level in (folder.parent, folder):
-                for name in ("cpuset.mems", "cpuset.cpus"):
-                    (level / name).write_text(read(f"{base}/{name}"))
-        for name, value in limits.items():
-            if (folder / name).exists():
-                (folder / name).write_text(value)
-    return folders
+        inherited = {name: read(f"{base}/{name}") for name in ("cpuset.mems", "cpuset.cpus")}
+        for level, values in ((folder.parent, inherited), (folder, {**inherited, **limits})):
+            for name, value in values.items():
+                if value and (level / name).exists():
+                    (level / name).write_text(value)
+    return list(map(str, folders.values()))
 
 
 def remove_group(group: str) -> None:
     """End what runs in a control group and in those below it, and remove them."""
-    deadline = time.monotonic() + 10
-    for base in hierarchies():
-        while Path(base + group).is_dir():
-            for folder, _, _ in os.walk(base + group, topdown=False):
-                with contextlib.suppress(OSError):
-                    for pid in read(f"{folder}/cgroup.procs").split():
-                        os.kill(int(pid), signal.SIGKILL)
-                    Path(folder).rmdir()
-            if time.monotonic() > deadline:
-                raise OSError(f"the control group {base + group} cannot be removed")
-            time.sleep(0.01)
+
+    def removed() -> bool:
+        folders = [base + group for base in hierarchies() if Path(base + group).is_dir()]
+        for folder in (one for top in folders for one, _, _ in os.walk(top, topdown=False)):
+            with contextlib.suppress(OSError):
+                for pid in read(f"{folder}/cgroup.procs").split():
+                    os.kill(int(pid), signal.SIGKILL)
+                Path(folder).rmdir()
+        return not folders
+
+    if not until(removed, 10.0):
+        raise OSError(f"the control group {group} cannot be removed")
 
 
 def set_real_time(pid: int, priority: int) -> None:
@@ -1125,25 +920,13 @@ def set_real_time(pid: int, priority: int) -> None:
     A control group of version 1 needs real-time budget, at most that of the group above.
     """
     for base, path in hierarchies(str(pid)).items():
-        folder, given = base, int(read(f"{base}/cpu.rt_runtime_us", "0")) * 9 // 10
-        for part in path.split("/")[1:] if given else ():
-            folder += f"/{part}"
-            if read(f"{folder}/cpu.rt_runtime_us") == "0":
-                Path(folder, "cpu.rt_runtime_us").write_text(str(given))
+        budget = int(read(f"{base}/cpu.rt_runtime_us", "0")) * 9 // 10
+        for above in reversed([Path(path), *Path(path).parents][:-1] if budget else []):
+            runtime = Path(f"{base}{above}/cpu.rt_runtime_us")
+            if runtime.read_text() == "0\n":
+                runtime.write_text(str(budget))
     for task in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setscheduler(int(task.name), os.SCHED_FIFO, os.sched_param(priority))
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and its descendants."""
-    children: dict[str, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        for parent in stat(str(folder))[1:2]:
-            children.setdefault(parent, []).append(int(folder.name))
-    found = [pid]
-    for one in found:
-        found += children.get(str(one), [])
-    return found
 
 
 def find_workload(holder: int, argv: list[str], seconds: float = 60.0) -> int:
@@ -1151,41 +934,44 @@ def find_workload(holder: int, argv: list[str], seconds: float = 60.0) -> int:
 
     The programs that prepare the container have the host's mount namespace, or other commands.
     """
-    wanted, own = "\0".join(argv), link("/proc/self/ns/mnt")
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and state_of(holder) != "ended":
-        for pid in family(holder):
-            inside = link(f"/proc/{pid}/ns/mnt") not in ("", own)
-            if inside and read(f"/proc/{pid}/cmdline").strip("\0") == wanted:
-                return pid
-        time.sleep(0.02)
+    outside = ("", link("/proc/self/ns/mnt"))
+
+    def found() -> list[int]:
+        inside = [pid for pid in family(holder) if link(f"/proc/{pid}/ns/mnt") not in outside]
+        running = [pid for pid in inside if command_of(pid) == argv]
+        return running or ([0] if state_of(holder) == "ended" else [])
+
+    for pid in filter(None, until(found, seconds)):
+        return int(pid)
     raise OSError(f"no process of the container runs {argv[0]}; its holder is {state_of(holder)}")
+
+
+def sockets_of(pid: int, protocol: str) -> list[list[str]]:
+    """Return the rows of a process's own sockets in the kernel's tables of a protocol."""
+    links = " ".join(link(str(file)) for file in Path(f"/proc/{pid}/fd").glob("*"))
+    own = re.findall(r"socket:\[(\d+)\]", links)
+    tables = [fields_of(f"/proc/{pid}/net/{protocol}{version}")[1:] for version in ("", "6")]
+    return [row for rows in tables for row in rows if row[9] in own]
 
 
 def listens(pid: int, port: int, protocol: str) -> bool:
     """Tell whether the process itself has a socket on a port; another server does not count."""
-    own, tables = sockets_of(pid), (f"/proc/{pid}/net/{protocol}{version}" for version in ("", "6"))
-    sockets = [row for path in tables for row in fields_of(path)]
-    return any(row[1].endswith(f":{port:04X}") and row[9] in own for row in sockets)
-
-
-def sockets_of(pid: int) -> set[str]:
-    """Return the inodes of a process's sockets."""
-    links = " ".join(link(str(file)) for file in Path(f"/proc/{pid}/fd").glob("*"))
-    return set(re.findall(r"socket:\[(\d+)\]", links))
+    return any(row[1].endswith(f":{port:04X}") for row in sockets_of(pid, protocol))
 
 
 def await_ready(pid: int, port: int, protocol: str, argv: list[str], seconds: float) -> str:
     """Wait until a process listens on its port, or runs its command; return why it does not."""
-    deadline = time.monotonic() + seconds
-    while state_of(pid) != "ended":
-        command = read(f"/proc/{pid}/cmdline").strip("\0").split("\0")
-        if listens(pid, port, protocol) if port else command == argv:
-            return ""
-        if time.monotonic() > deadline:
-            return "nothing listens on the port yet" if port else f"it runs {' '.join(command)}"
-        time.sleep(0.01)
-    return "the process has ended"
+    ended = "the process has ended"
+
+    def lacks() -> str:
+        if state_of(pid) == "ended":
+            return ended
+        if port:
+            return "" if listens(pid, port, protocol) else "nothing listens on the port yet"
+        return "" if command_of(pid) == argv else f"it runs {' '.join(command_of(pid))}"
+
+    until(lambda: lacks() in ("", ended), seconds)
+    return lacks()
 
 
 def state_of(pid: int) -> str:
@@ -1194,6 +980,55 @@ def state_of(pid: int) -> str:
     if not fields or int(fields[6]) & EXITING:
         return "ended"
     return STATES.get(fields[0], "running")
+
+
+def observe_ready(
+    argv: list[str], seconds: float, priority: int, reading: dict[str, Any]
+) -> dict[str, Any]:
+    """Wait until a workload is ready, and observe it; return also its process, or why it is not.
+
+    `reading` are the arguments of `observe`; of a container, its process may be unknown (0).
+    """
+    if not (pid := reading["pid"]):
+        docker = "docker", f"--host={reading['engine']}"
+        (one,) = rows(*docker, "inspect", reading["container"]) or [{"State": {"Pid": 0}}]
+        if not (pid := one["State"]["Pid"]):
+            output = printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
+            return {"why": f"it ended at once: {output}"}
+        reading["pid"] = pid
+    if why := await_ready(pid, reading["port"], reading["protocol"], argv, seconds):
+        return {"why": why}
+    if priority:
+        set_real_time(pid, priority)
+    return {"why": "", "pid": pid, "facts": observe(**reading)}
+
+
+def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
+    """Observe several placements, each from the network namespace of its host, and this host."""
+    found = {}
+    for name, reading in readings.items():
+        arguments = {key: value for key, value in reading.items() if key != "namespace"}
+        with entered(reading.get("namespace", "")):
+            found[name] = observe(**arguments) if arguments else host_facts()
+    return found
+
+
+@contextlib.contextmanager
+def entered(namespace: str) -> Iterator[None]:
+    """Be in a network namespace, by its path; "" for this process's own."""
+    if not namespace:
+        yield
+        return
+    import ctypes
+
+    setns = ctypes.CDLL(None).setns
+    with Path("/proc/self/ns/net").open("rb") as own, Path(namespace).open("rb") as other:
+        if setns(other.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(f"the network namespace {namespace} cannot be entered")
+        try:
+            yield
+        finally:
+            setns(own.fileno(), CLONE_NEWNET)
 
 
 def observe(
@@ -1219,7 +1054,6 @@ def observe(
     found = {"state": state_of(pid)}
     try:
         found.update(process_facts(pid))
-        found.update(thread_facts(pid))
         found.update(group_facts(hierarchies(str(pid)), group))
         found.update(mount_facts(read(f"/proc/{pid}/mountinfo"), source))
         found.update(network_facts(pid, port, sandboxes))
@@ -1233,47 +1067,42 @@ def observe(
         driver = one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none")
         found.update({"container": one["Id"], "image": one["Image"], "storage driver": driver})
         found["OCI runtime"] = one["HostConfig"].get("Runtime", "none")
-    if router:
-        found.update({f"router to {end}": way for end, way in connections(router)})
+    found.update({f"router to {end}": way for end, way in (connections(router) if router else ())})
     return found
 
 
 def process_facts(pid: int) -> dict[str, str]:
-    """Return what a process is, which namespaces it has, and below which programs it runs."""
+    """Return what a process is, its namespaces and CPUs, and below which programs it runs.
+
+    Values that differ between its threads are all there; CPUs also of the processes below it.
+    """
     found = {
         "process": f"{pid}, started at tick {stat(f'/proc/{pid}')[19]}",
-        "command": read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()[:400],
+        "command": " ".join(command_of(pid))[:400],
         "root": link(f"/proc/{pid}/root"),
+        "seccomp filter": "yes" if numbers(f"/proc/{pid}/status", s="Seccomp")["s"] else "none",
     }
-    filtered = re.search(r"^Seccomp:\s*2$", read(f"/proc/{pid}/status"), re.M)
-    found["seccomp filter"] = "yes" if filtered else "none"
-    for name, title in {"net": "network", "mnt": "mounts", "pid": "", "uts": "", "ipc": ""}.items():
-        own = link(f"/proc/{pid}/ns/{name}")
-        found[f"namespace {name}"] = own
-        if title:
-            found[title] = "the host's" if own == link(f"/proc/self/ns/{name}") else "its own"
+    for name in ("net", "mnt", "pid", "uts", "ipc"):
+        found[f"namespace {name}"] = link(f"/proc/{pid}/ns/{name}")
+    for name, title in {"net": "network", "mnt": "mounts"}.items():
+        same_one = found[f"namespace {name}"] == link(f"/proc/self/ns/{name}")
+        found[title] = "the host's" if same_one else "its own"
     above = stat(f"/proc/{pid}")[1]
     while int(above) > 1:
         found[f"held by {read(f'/proc/{above}/comm')}"] = "yes"
         above = (stat(f"/proc/{above}") or ["", "0"])[1]
-    return found
-
-
-def thread_facts(pid: int) -> dict[str, str]:
-    """Return the CPUs of all threads of a process and those below, and the scheduling of its own.
-
-    Values that differ between threads are all there.
-    """
-    names = ("allowed CPUs", "scheduling class", "nice value")
-    found: dict[str, set[str]] = {name: set() for name in names}
-    for one in family(pid):
-        for task in Path(f"/proc/{one}/task").glob("*"):
-            allowed, fields = read(f"{task}/status"), stat(str(task))
-            found[names[0]].update(re.findall(r"^Cpus_allowed_list:\s*(\S+)", allowed, re.M))
-            if one == pid and fields:
-                found[names[1]].add(f"{CLASSES.get(fields[38], fields[38])} {fields[37]}")
-                found[names[2]].add(fields[16])
-    return {name: " and ".join(sorted(values)) for name, values in found.items()}
+    statuses = [
+        text for one in family(pid) for text in files(f"/proc/{one}/task/*/status").values()
+    ]
+    threads = [
+        fields for path in Path(f"/proc/{pid}/task").glob("*") if (fields := stat(str(path)))
+    ]
+    values = {
+        "allowed CPUs": {pairs(text, ":")["Cpus_allowed_list"] for text in statuses},
+        "scheduling class": {f"{CLASSES.get(row[38], row[38])} {row[37]}" for row in threads},
+        "nice value": {row[16] for row in threads},
+    }
+    return {**found, **{name: " and ".join(sorted(texts)) for name, texts in values.items()}}
 
 
 def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
@@ -1292,46 +1121,43 @@ def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
         parts = path.split("/")
         for depth in range(len(parts), 0, -1):
             folder = base + "/".join(parts[:depth])
-            files = {name: read(f"{folder}/{name}") for name in LIMITS}
-            files = {name: " ".join(text.split()) for name, text in files.items() if text}
-            if depth == len(parts):
-                own.update(files)
             title = folder[len(GROUPS) :]
-            if files:
-                texts = (f"{name} {text}" for name, text in files.items())
-                found[f"control group {title}"] = ", ".join(texts)
-            found.update(idle_counters(folder, title, quota_of(files)))
+            texts = {name: " ".join(read(f"{folder}/{name}").split()) for name in LIMITS}
+            if limits := {name: text for name, text in texts.items() if text}:
+                found[f"control group {title}"] = ", ".join(map(" ".join, limits.items()))
+            own = {**limits, **own} if depth == len(parts) else own
+            # Counters that stand still unless something happens to the group.
+            counts = numbers(f"{folder}/cpu.stat", periods="nr_periods")
+            frozen = numbers(f"{folder}/cgroup.stat.local", us="frozen_usec")
+            if counts and quota_of(limits) == "none":
+                found[f"periods under a CPU quota that is gone, {title}"] = str(counts["periods"])
+            if frozen:
+                found[f"us for which it was frozen, {title}"] = str(frozen["us"])
     return {**found, **limit_facts(own)}
 
 
-def idle_counters(folder: str, title: str, quota: str) -> dict[str, str]:
-    """Return counters of a control group that stand still unless something happens to it."""
-    texts = read(f"{folder}/cpu.stat"), read(f"{folder}/cgroup.stat.local")
-    counts = dict(line.split(" ", 1) for text in texts for line in text.splitlines())
-    names = {"frozen_usec": "us for which it was frozen"}
-    if quota == "none":
-        names["nr_periods"] = "periods under a CPU quota that is gone"
-    return {f"{words}, {title}": counts[name] for name, words in names.items() if name in counts}
-
-
-def quota_of(files: dict[str, str]) -> str:
+def quota_of(limits: dict[str, str]) -> str:
     """Return the CPU bandwidth of a control group."""
-    quota, period = files.get("cpu.max", "max -").split()
-    if "cpu.cfs_quota_us" in files:
-        quota, period = files["cpu.cfs_quota_us"], files["cpu.cfs_period_us"]
+    quota, period = limits.get("cpu.max", "max -").split()
+    quota = limits.get("cpu.cfs_quota_us", quota)
+    period = limits.get("cpu.cfs_period_us", period)
     return "none" if quota in ("max", "-1") else f"{quota}/{period} us"
 
 
-def limit_facts(files: dict[str, str]) -> dict[str, str]:
+def limit_facts(limits: dict[str, str]) -> dict[str, str]:
     """Return the limits of a control group, from its files of either version."""
-    memory = files.get("memory.max", files.get("memory.limit_in_bytes", "max"))
-    requests = files.get("io.max", files.get("blkio.throttle.read_iops_device", ""))
+    memory = limits.get("memory.max", limits.get("memory.limit_in_bytes", "max"))
+    requests = limits.get("io.max", limits.get("blkio.throttle.read_iops_device", ""))
     reads = re.search(r"(?:^\d+:\d+ |\briops=)(\d+)", requests)
-    weights = [f"{files[name]} {name[4:]}" for name in WEIGHTS if name in files]
+    weights = [
+        f"{limits[f'cpu.{name}']} {name}"
+        for name in ("shares", "weight")
+        if f"cpu.{name}" in limits
+    ]
     return {
-        "cpuset": files.get("cpuset.cpus", "none"),
+        "cpuset": limits.get("cpuset.cpus", "none"),
         "CPU weight": ", ".join(weights) or "none",
-        "CPU quota": quota_of(files),
+        "CPU quota": quota_of(limits),
         # Version 1 shows no limit as the largest number of pages.
         "memory limit": "none" if memory == "max" or int(memory) >= 1 << 62 else memory,
         "limit of read requests": reads[1] if reads else "none",
@@ -1340,110 +1166,57 @@ def limit_facts(files: dict[str, str]) -> dict[str, str]:
 
 def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
     """Return what a process's root file system and its ``/data`` are."""
-    mounts = {"/": ("", "", "", ""), "/data": ("", "", "", "")}
+    mounts = []
     for line in mountinfo.splitlines():
         fields, (kind, _, options) = line.split(), line.partition(" - ")[2].split(" ", 2)
         root, point = (field.encode().decode("unicode_escape") for field in fields[3:5])
-        for path, mount in mounts.items():
-            # The last of several mounts at one point is on top.
-            inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(mount[0]):
-                mounts[path] = point, root, kind, options
-    _, root, kind, options = mounts["/"]
+        mounts.append((point.rstrip("/"), root, kind, options))
+
+    def at(path: str) -> tuple[str, str, str, str]:
+        above = [one for one in mounts[::-1] if f"{path}/".startswith(f"{one[0]}/")]
+        # The last of several mounts at one point is on top.
+        return max(above, key=lambda one: len(one[0]), default=("", "", "", ""))
+
+    _, root, kind, options = at("")
     lower = re.search(r"(?:^|,)lowerdir=([^:,]*)(?:,|$)", options)
     found = {"layer over": lower[1] if lower else f"{kind} {root}"}
-    point, root, found["file system of /data"], _ = mounts["/data"]
+    point, root, found["file system of /data"], _ = at("/data")
     # The kernel shows the directory relative to its file system, so that only the end of the path
     # is compared, and nothing of a file system's own root.
-    same = source and (root == "/" or "/".join(source.split("/")[-2:]) in root)
-    found["mount at /data"] = "none" if point == "/" else source if same else root
+    same_one = source and (root == "/" or "/".join(source.split("/")[-2:]) in root)
+    found["mount at /data"] = "none" if not point else source if same_one else root
     return found
 
 
 def network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     """Return links, rules and addresses of a process's network, and of the host's."""
     enter = ("nsenter", f"--net=/proc/{pid}/ns/net")
-    host, own = (rows(*words, "ip", "-d", "-j", "address") for words in ((), enter))
     rules, addresses = list_rules("self"), list[str]()
-    found = host_facts(host, rules)
+    found = host_facts(rules)
     control = "/proc/sys/net/ipv4/tcp_congestion_control"
     found["congestion control"] = printed(*enter, "cat", control).strip()
+    spaces = [("nsenter", f"--net={file}") for file in Path(sandboxes or "/none").glob("*")]
     if link(f"/proc/{pid}/ns/net") != link("/proc/self/ns/net"):
+        own = rows(*enter, "ip", "-d", "-j", "address")
         addresses = [one["local"] for row in own for one in row.get("addr_info", ())]
         found.update({f"address {address}": "yes" for address in addresses})
         found["rules inside"] = firewall(list_rules(str(pid), *enter))
         found.update(link_facts(own, printed(*enter, "tc", "qdisc"), "inside"))
-        found.update(bridge_facts(own, host, rows("bridge", "-j", "fdb")))
-    for file in Path(sandboxes).iterdir() if sandboxes else ():
-        words = ("nsenter", f"--net={file}")
-        links, entries = rows(*words, "ip", "-d", "-j", "link"), rows(*words, "bridge", "-j", "fdb")
-        found.update(bridge_facts(own, links, entries))
+        for words in ((), *spaces):
+            links = rows(*words, "ip", "-d", "-j", "link")
+            found.update(bridge_facts(own, links, rows(*words, "bridge", "-j", "fdb")))
     return {**found, **translations(rules, port, addresses)}
 
 
-def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
-    """Observe several placements, each from the network namespace of its host, and this host."""
-    found = {}
-    for name, reading in readings.items():
-        arguments = {key: value for key, value in reading.items() if key != "namespace"}
-        with entered(reading.get("namespace", "")):
-            found[name] = observe(**arguments) if arguments else observe_host()
-    return found
-
-
-@contextlib.contextmanager
-def entered(namespace: str) -> Iterator[None]:
-    """Be in a network namespace, by its path; "" for this process's own."""
-    if not namespace:
-        yield
-        return
-    import ctypes  # only here, as it takes long to load
-
-    setns = ctypes.CDLL(None).setns
-    with Path("/proc/self/ns/net").open("rb") as own, Path(namespace).open("rb") as other:
-        if setns(other.fileno(), CLONE_NEWNET) != 0:
-            raise OSError(f"the network namespace {namespace} cannot be entered")
-        try:
-            yield
-        finally:
-            setns(own.fileno(), CLONE_NEWNET)
-
-
-def observe_ready(
-    argv: list[str], seconds: float, priority: int, reading: dict[str, Any]
-) -> dict[str, Any]:
-    """Wait until a workload is ready, and observe it; return also its process, or why it is not.
-
-    `reading` are the arguments of `observe`; of a container, its process may be unknown (0).
-    """
-    place = reading["pid"], reading["port"], reading["protocol"]
-    if not place[0]:
-        docker = "docker", f"--host={reading['engine']}"
-        (one,) = rows(*docker, "inspect", reading["container"]) or [{"State": {"Pid": 0}}]
-        if not (pid := one["State"]["Pid"]):
-            said = printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
-            return {"why": f"it ended at once: {said}"}
-        place, reading = (pid, *place[1:]), {**reading, "pid": pid}
-    if why := await_ready(*place, argv, seconds):
-        return {"why": why}
-    if priority:
-        set_real_time(place[0], priority)
-    return {"why": "", "pid": place[0], "facts": observe(**reading)}
-
-
-def observe_host() -> dict[str, str]:
-    """Return what must stay of a host without a placement, such as the generator of a load."""
-    return host_facts(rows("ip", "-d", "-j", "address"), list_rules("self"))
-
-
-def host_facts(links: list[dict[str, Any]], rules: str) -> dict[str, str]:
-    """Return the links, rules and CPUs of a host, and the settings that labkit has changed."""
+def host_facts(rules: str | None = None) -> dict[str, str]:
+    """Return links, rules and CPUs of this host, and the settings that labkit has changed."""
+    rules = list_rules("self") if rules is None else rules
     real = any(not FRAME.match(line) for line in rules.splitlines())
     found = {"engine rules": "yes" if real else "none", "rules of the host": firewall(rules)}
     found["online CPUs"] = read("/sys/devices/system/cpu/online")
-    entries = [json.loads(line) for line in read(JOURNAL).splitlines()]
-    files = {one["target"] for one in entries if one.get("kind") == "file"}
-    found.update({f"setting {file}": read(file) for file in files})
+    targets = {entry["target"] for entry in pending(JOURNAL) if entry["target"].startswith("/")}
+    found.update({f"setting {target}": read(target) for target in targets})
+    links = rows("ip", "-d", "-j", "link")
     lasting = [row for row in links if not PASSING.match(row["ifname"])]
     return {**found, **link_facts(lasting, printed("tc", "qdisc"), "of the host")}
 
@@ -1456,31 +1229,33 @@ def list_rules(pid: str, *enter: str) -> str:
 
 
 def firewall(rules: str) -> str:
-    """Return size and digest of a rule set; even an empty table costs time for every packet."""
-    import hashlib  # only here, as it takes long to load
-
+    """Return size and checksum of a rule set; even an empty table costs time for every packet."""
     lines = [line for line in rules.splitlines() if line.strip()]
-    digest = hashlib.sha256(VOLATILE.sub("", rules).encode()).hexdigest()[:16]
-    return f"{len(lines)} lines {digest}" if lines else "none"
+    checksum = zlib.crc32(VOLATILE.sub("", rules).encode())
+    return f"{len(lines)} lines {checksum:08x}" if lines else "none"
 
 
 def translations(rules: str, port: int, addresses: list[str]) -> dict[str, str]:
     """Return where the rules of a port lead, and how many flows they have translated."""
     found: dict[str, str] = {}
     for line in rules.splitlines():
-        to = re.search(r"(?i)dnat to ([\d.]+)|--to-destination ([\d.]+)", line)
+        to = re.search(r"(?i)(?:dnat to|--to-destination) ([\d.]+)", line)
         if not to or f"dport {port} " not in line:
             continue
         source, protocol = re.search(r"(?:daddr|-d) ([\d.]+)", line), re.search("tcp|udp", line)
-        name = f"{source[1] if source else 'anywhere'} {protocol[0] if protocol else 'any'}"
-        words = "to it" if (to[1] or to[2]) in addresses else f"to {to[1] or to[2]}"
-        earlier = found.get(f"NAT from {name}", words)
-        found[f"NAT from {name}"] = words if words == earlier else f"{earlier} and {words}"
+        transport, count = (
+            protocol[0] if protocol else "any",
+            re.search(r"(?:packets |^\[)(\d+)", line),
+        )
+        name, flows = (
+            f"NAT from {source[1] if source else 'anywhere'} {transport}",
+            f"flows {transport}",
+        )
+        words = "to it" if to[1] in addresses else f"to {to[1]}"
+        earlier = found.get(name, words)
+        found[name] = words if words == earlier else f"{earlier} and {words}"
         found[f"NAT of port {port}"] = "yes"
-        count = re.search(r"packets (\d+)|^\[(\d+):", line)
-        flows = int(count[1] or count[2]) if count else 0
-        total = f"flows {protocol[0] if protocol else 'any'}"
-        found[total] = str(int(found.get(total, "0")) + flows)
+        found[flows] = str(int(found.get(flows, "0")) + int(count[1] if count else 0))
     return found
 
 
@@ -1488,12 +1263,12 @@ def link_facts(links: list[dict[str, Any]], queues: str, where: str) -> dict[str
     """Return how each link is set."""
     found = {}
     for one in links:
-        name, flags, kind = one["ifname"], one.get("flags", ()), kind_of(one)
+        name, flags = one["ifname"], one.get("flags", ())
         own = [row for row in queues.splitlines() if f" dev {name} " in row]
         words = [f"MTU {one.get('mtu')}", "up" if "UP" in flags else "down"]
         words += [f"bridge {one['master']}"] if "master" in one else []
         # A bridge has a carrier for as long as anything is plugged in.
-        words += ["no carrier"] if "NO-CARRIER" in flags and kind != "bridge" else []
+        words += ["no carrier"] if "NO-CARRIER" in flags and kind_of(one) != "bridge" else []
         words += [f"queue of {one.get('txqlen', 0)}", VOLATILE.sub("", "; ".join(own))]
         found[f"{name} {where}"] = " ".join(", ".join(words).split())
     return found
@@ -1512,10 +1287,10 @@ def bridge_facts(
     A link is the other end of another only if both name each other: an index alone may exist in
     several namespaces. `entries` are where the network's tunnels send packets.
     """
-    pairs = {(row["link_index"], row["ifindex"]) for row in own if "link_index" in row}
+    pairs_of = {(row["link_index"], row["ifindex"]) for row in own if "link_index" in row}
     names = {row["ifindex"]: row["ifname"] for row in links}
     masters = {
-        row.get("master") for row in links if (row["ifindex"], row.get("link_index")) in pairs
+        row.get("master") for row in links if (row["ifindex"], row.get("link_index")) in pairs_of
     }
     found = {f"bridge {master}": "yes" for master in masters if master}
     for row in own:
@@ -1536,10 +1311,10 @@ def bridge_facts(
 
 # Probing what a host can run.
 
-#: Devices that networks between containers are made of.
+#: Commands that add the devices of networks between containers.
 DEVICES = {
-    "macvlan": ("link", "lkt0", "type", "macvlan", "mode", "bridge"),
-    "overlay": ("type", "vxlan", "id", "1", "local", "127.0.0.1", "dstport", "4789"),
+    "macvlan": "ip link add a type veth peer name b; ip link add c link a type macvlan mode bridge",
+    "overlay": "ip link add a type vxlan id 1 local 127.0.0.1 dstport 4789",
 }
 
 
@@ -1556,68 +1331,51 @@ def probe(
     with contextlib.suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
     writable = os.access(place, os.W_OK)
-    while not place.is_dir():
-        place = place.parent
-    status, real_time = read("/proc/self/status"), ("chrt", "--fifo", "1", "true")
+    real_time = printed("chrt", "--fifo", "1", "true", errors=subprocess.STDOUT)
+    # Tried in networks that end with the commands, which only root may make.
+    new = ("unshare", "--net", "sh", "-c")
+    errors = {
+        name: printed(*new, command, errors=subprocess.STDOUT).strip()
+        for name, command in (DEVICES.items() if os.geteuid() == 0 else ())
+    }
     return {
         "clock_ns": time.time_ns(),
         "python": platform.python_version(),
         "user": os.geteuid(),
         "processes": link("/proc/self/ns/pid"),
         "scratch": writable,
-        "free_gib": shutil.disk_usage(place).free / (1 << 30),
+        "free_gib": shutil.disk_usage(nearest(place)).free / (1 << 30),
         "absent": [name for name in programs if not shutil.which(name) and not Path(name).exists()],
         "links": rows("ip", "-j", "addr", "show"),
         "routes": {address: rows("ip", "-j", "route", "get", address) for address in addresses},
         "rules": bool(list_rules("self")),
-        "real_time": printed(*real_time, errors=subprocess.STDOUT).strip()[-200:],
+        "real_time": real_time.strip()[-200:],
         "filters": read("/proc/sys/kernel/seccomp/actions_avail").split(),
-        "filtered": bool(re.search(r"^Seccomp:\s*2$", status, re.M)),
+        "filtered": numbers("/proc/self/status", s="Seccomp").get("s") == 2,
         "network": rows("docker", "--host", engine, "network", "inspect", network),
-        "cannot": cannot_add(),
+        "cannot": {name: error for name, error in errors.items() if error},
     }
-
-
-def cannot_add() -> dict[str, str]:
-    """Return why `DEVICES` cannot be made, tried in a network that ends with this process."""
-    import ctypes  # only here, as it takes long to load
-
-    if ctypes.CDLL(None).unshare(CLONE_NEWNET) != 0:  # only root may
-        return {}
-    printed("ip", "link", "add", "lkt0", "type", "veth", "peer", "name", "lkt1")
-    add = ("ip", "link", "add")
-    argvs = {name: (*add, f"lkt-{name}", *how) for name, how in DEVICES.items()}
-    errors = {name: printed(*argv, errors=subprocess.STDOUT) for name, argv in argvs.items()}
-    return {name: error.strip() for name, error in errors.items() if error}
 
 
 def storages(engine: str, folder: str) -> dict[str, Any]:
     """Return an engine's storage driver, the disks of its data and of a folder, and the unions."""
-    info = _object("docker", "-H", engine, "info", "--format", "{{json .}}")
-    if not info.get("ServerVersion"):
+    docker = engine_facts(engine)
+    if not docker:
         return {}
     unions = {
         "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and shutil.which("fuse-overlayfs"),
         "aufs": re.search(r"\baufs\b", read("/proc/filesystems")),
     }
     return {
-        "driver": info["Driver"],
-        "disks": [disk_of(Path(info["DockerRootDir"])), disk_of(Path(folder))],
+        "driver": docker["Driver"],
+        "disks": [disk_of(Path(docker["DockerRootDir"])), disk_of(Path(folder))],
         "unions": [name for name, able in unions.items() if able],
     }
 
 
-def disk_of(place: Path) -> str:
-    """Return device and file system of a folder, or of the nearest one where it will be made."""
-    while not place.exists():
-        place = place.parent
-    mounts = printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(place)).splitlines()
-    return " ".join(mounts[-1].split())
-
-
 def connections(router: str) -> list[tuple[str, str]]:
     """Return the connections of a router of Weave Net: the other host, and the data path."""
-    import http.client  # only here, as it takes long to load
+    import http.client
 
     connection = http.client.HTTPConnection(router, timeout=10)
     try:
@@ -1629,8 +1387,5 @@ def connections(router: str) -> list[tuple[str, str]]:
 
 def await_router(router: str, others: int, seconds: float) -> None:
     """Wait until a router of Weave Net is connected with a number of others."""
-    deadline = time.monotonic() + seconds
-    while len(connections(router)) != others:
-        if time.monotonic() > deadline:
-            raise OSError(f"the router of Weave Net is not connected with {others} others")
-        time.sleep(0.1)
+    if not until(lambda: len(connections(router)) == others, seconds):
+        raise OSError(f"the router of Weave Net is not connected with {others} others")

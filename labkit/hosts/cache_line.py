@@ -1,13 +1,31 @@
 """How long a cache line takes from one CPU of a machine to another and back.
 
-What CPUs exchange takes less time where they share a cache. A hypervisor may run the CPUs of a
-guest on any cores, and move them at any time; the guest's kernel goes on saying what it was told.
+CPUs exchange a line in less time where they share a cache. A hypervisor may run the CPUs of a guest
+on any cores, and move them at any time; the guest's kernel goes on saying what it was told.
+
+This file is also the program that takes the time: ``python3 -ISc TEXT CPU CPU PERIOD`` prints ns on
+a host, and needs only Python's standard library. With a period of 0 there is one timing, else one
+each PERIOD seconds until SIGTERM, and a last one then.
+
+A timing is the least of means of 50 round trips, as an interrupt makes a mean longer. What Python
+itself takes at each end is subtracted: the same loop, where the answer is there already, at both
+ends at the same time, since their CPUs may be threads of one core. Both ends wake at the same
+times, above what else runs on their CPUs. An end that does not find the other gives up after a
+millisecond; after half a second where nothing is being measured yet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping
+import mmap
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +38,124 @@ APART, LEAST_NS = 2.0, 65.0
 CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
 #: Seconds between timings in a window.
 PERIOD = 0.5
-_PROGRAM = (Path(__file__).parent / "programs" / "cache_line.py").read_text()
+_TRIPS = 50
+#: Words of memory that both ends share. A global, as it was for the timings that the thresholds
+#: come from: as an argument, it would be read in less time.
+_SHARED = memoryview(mmap.mmap(-1, 4096)).cast("q")
+#: Means of a timing: alone, and where a window is being measured.
+_CHUNKS, _FEW = 20, 3
+#: Seconds after which an end gives up: before a window, and in it.
+_PATIENCE, _SHORT = 0.5, 0.001
+
+
+def untold(ours: int, other: int) -> str:
+    """Return why the time of a line does not tell whether two CPUs share a cache; "" if it does."""
+    ends: list[list[str]] = []
+    for path in Path(f"/sys/devices/system/cpu/cpu{ours}/cache").glob("index*/shared_cpu_list"):
+        ends += [part.split("-") for part in path.read_text().split(",")]
+    if not any(int(one[0]) <= other <= int(one[-1]) for one in ends):
+        return "no shared cache"
+    # Only AMD's cores share their last-level cache in groups (CCX).
+    grouped = re.search(
+        r"vendor_id.*(AuthenticAMD|HygonGenuine)", Path("/proc/cpuinfo").read_text()
+    )
+    return "" if grouped else "cores of this processor do not share caches in groups"
+
+
+def least(word: int, first: int, answer: int, chunks: int) -> float:
+    """Write numbers to a word, wait for the answer to each; return the least mean in ns."""
+    best = math.inf
+    for start in range(first, first + 2 * _TRIPS * chunks, 2 * _TRIPS):
+        began = time.perf_counter_ns()
+        for number in range(start, start + 2 * _TRIPS, 2):
+            _SHARED[word] = number
+            while _SHARED[word] != number + answer:
+                pass
+        best = min(best, (time.perf_counter_ns() - began) / _TRIPS)
+    return best
+
+
+def reply(first: int, chunks: int) -> None:
+    """Wait for each number of the other end, and write its answer."""
+    for number in range(first, first + 2 * _TRIPS * chunks, 2):
+        while _SHARED[0] != number:
+            pass
+        _SHARED[0] = number + 1
+
+
+def within(seconds: float, exchange: Callable[[], Any]) -> Any:
+    """Return what an exchange gives; None where it takes longer."""
+    exchanging = True
+
+    def late(*_: Any) -> None:
+        nonlocal exchanging
+        # A late alarm does not end what comes after the exchange.
+        if exchanging:
+            exchanging = False
+            raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        found = exchange()
+        exchanging = False
+    except TimeoutError:
+        found = None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return found
+
+
+def main(ours: int, other: int, period: float) -> str | None:
+    """Print the times in ns; return why there are none."""
+    if why := untold(ours, other):
+        return why
+    chunks = _FEW if period else _CHUNKS
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    harness, parent, began = os.getppid(), os.getpid(), time.monotonic() + 0.02
+    pid = os.fork()
+    os.sched_setaffinity(0, [ours if pid else other])
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    # Each end on a cache line of its own.
+    own = 2 * least(64 if pid else 128, 1, 0, 400)
+    timing = -1
+    while True:
+        timing += 1
+        if timing and period:
+            # An end that was kept from its CPU leaves timings out, and meets the other again.
+            timing = max(timing, int((time.monotonic() - began) / period))
+        left = began + timing * period - time.monotonic()
+        ended = signal.sigtimedwait({signal.SIGTERM}, max(left, 0))
+        if pid and ended:
+            os.kill(pid, signal.SIGTERM)
+        patience = _SHORT if timing and period else _PATIENCE
+        # Numbers are never used again, so that none is taken for an answer of another timing.
+        first = 1 + 2 * _TRIPS * chunks * timing
+        if not pid:
+            within(patience, partial(reply, first, chunks))
+            if os.getppid() != parent:
+                os._exit(0)
+            continue
+        found = within(patience, partial(least, 0, first, 1, chunks))
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return "one of the CPUs cannot be used"
+        if found is not None:
+            print(max(found - own, 0), flush=True)
+        if ended or os.getppid() != harness or (not period and found is not None):
+            break
+    os.kill(pid, signal.SIGKILL)
+    return None
 
 
 def command(cpus: tuple[int, int], period: float = 0.0) -> list[str]:
     """Return the command that prints the time of a cache line between two CPUs and back, in ns.
 
-    The program is ``programs/cache_line.py``: two processes of Python write in turn to a word of
-    shared memory, each on its CPU. It fails where the kernel does not say that the CPUs share a
-    cache, and on processors other than AMD's. Those have one last-level cache a socket, and the
-    time in it depends on where two cores are: a shared cache cannot be told from none.
-
-    Parameters
-    ----------
-    cpus : tuple of int
-        The two CPUs.
-    period : float
-        Seconds between timings, of which the last is that at SIGTERM. Each is of 3 means, and
-        keeps the CPUs for some 0.1 ms. By default there is one timing, of 20 means.
+    It fails where the kernel does not say that the CPUs share a cache, and on processors other than
+    AMD's. Those have one last-level cache a socket, and the time in it depends on where two cores
+    are: a shared cache cannot be told from none. By default there is one timing, of 20 means; with
+    a period each is of 3, and keeps the CPUs for some 0.1 ms.
     """
-    return ["python3", "-ISc", _PROGRAM, *map(str, cpus), str(period)]
+    return ["python3", "-ISc", Path(__file__).read_text(), *map(str, cpus), str(period)]
 
 
 def timings(text: str) -> list[float]:
@@ -56,3 +172,7 @@ def least_read(windows: Iterable[Mapping[str, Any]]) -> float:
     """Return the least time of a cache line that some windows were compared with, or infinity."""
     ratios = (one for one in windows if "cache_line_ns" in one and one.get("cache_line_ratio"))
     return min((one["cache_line_ns"] / one["cache_line_ratio"] for one in ratios), default=math.inf)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

@@ -32,7 +32,7 @@ import fabric
 import paramiko
 from paramiko.hostkeys import InvalidHostKey
 
-from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
+from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable
 from labkit.hosts import agent
 
 # Its errors are raised with their cause; without a handler, paramiko would also print them.
@@ -49,8 +49,6 @@ COPY_SECONDS = 60.0
 #: Seconds of silence, between two probes, and probes after which a peer counts as lost. More than
 #: a window lasts: nothing is sent in one.
 _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 300, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-#: The flag of a network namespace for ``setns``.
-_CLONE_NEWNET = 0x40000000
 #: The agent, which every call sends as text and compiled.
 _SOURCE = Path(agent.__file__).read_text("utf-8")
 _AGENT = {
@@ -90,11 +88,10 @@ class Result:
         if self.status == 0 and not self.timed_out:
             return self
         kind = CommandTimeout if self.timed_out else CommandFailed
-        how = "timed out" if self.timed_out else f"failed ({self.status})"
         # `sh` would say nothing about a script of labkit.
         name = "a script" if self.argv[:2] == SCRIPT else self.argv[0]
         raise kind(
-            f"{name} {how}",
+            f"{name} timed out" if self.timed_out else f"{name} failed ({self.status})",
             where=f"host {self.host}: {self.command}"[:400],
             why=(self.stderr.strip() or self.stdout.strip())[-800:] or "it printed nothing",
             remedy=remedy,
@@ -129,9 +126,11 @@ class Host:
         A background child that keeps the command's output open delays the return: use
         `labkit.hosts.start_job` for a process that is to keep running.
         """
-        line, data = _limited(argv, timeout, env or {}), _encode(input)
+        limit = ("timeout", "-k", "2", f"{timeout:.3f}", "sh", "-c", _LIMITED, "labkit")
+        words = (*(f"{name}={value}" for name, value in (env or {}).items()), *argv)
+        data = input.encode("utf-8", "surrogateescape")
         began = time.monotonic()
-        status, out, err = self._execute(line, data, timeout + PATIENCE)
+        status, out, err = self._execute([*limit, *words], data, timeout + PATIENCE)
         seconds = time.monotonic() - began
         late = seconds >= timeout and status in (124, 137)
         texts = out.decode(errors="replace"), err.decode(errors="replace")
@@ -159,21 +158,11 @@ class Host:
         return answer["result"]
 
     def put(self, local: Path | str, remote: str) -> None:
-        """Copy a file and its mode to the host; raise `CommandFailed` if that fails."""
-        try:
-            self._copy(str(local), remote)
-        except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
-            raise CommandFailed(
-                f"cannot copy {str(local)!a} to {remote!a}",
-                where=f"host {self.name}",
-                why=str(error),
-            ) from error
+        """Copy a file and its mode to the host."""
+        shutil.copy(local, remote)
 
     def close(self) -> None:
         """Close the connection, if there is one; the next command connects again."""
-
-    def _copy(self, local: str, remote: str) -> None:
-        shutil.copy(local, remote)
 
     def _execute(
         self, line: Sequence[str], data: bytes, seconds: float
@@ -191,8 +180,7 @@ class Host:
                 if process.returncode is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-        status = process.returncode
-        return (status if status >= 0 else 128 - status), out, err
+        return agent.status_of(process.returncode), out, err
 
 
 class LocalHost(Host):
@@ -236,17 +224,14 @@ class SshHost(Host):
     def __repr__(self) -> str:
         return f"SshHost({self.where!r})"
 
-    def close(self) -> None:
-        """Close the connection; the next command connects again."""
-        self._drop(self._connection)
-
-    def _copy(self, local: str, remote: str) -> None:
+    def put(self, local: Path | str, remote: str) -> None:
+        """Copy a file and its mode to the host, as the user."""
         connection, channel = self._open_session()
         try:
             channel.settimeout(COPY_SECONDS)
             channel.invoke_subsystem("sftp")
             with paramiko.SFTPClient(channel) as sftp:
-                sftp.put(local, remote)
+                sftp.put(str(local), remote)
                 sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
         except _LOST as error:
             self._drop(connection)
@@ -257,10 +242,14 @@ class SshHost(Host):
                 remedy="check that the host is up",
             ) from error
 
+    def close(self) -> None:
+        """Close the connection; the next command connects again."""
+        self._drop(self._connection)
+
     def _execute(
         self, line: Sequence[str], data: bytes, seconds: float
     ) -> tuple[int, bytes, bytes]:
-        command = _encode(shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line]))
+        command = shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line])
         connection, channel = self._open_session()
         channel.settimeout(seconds)
         status, out, err = -1, bytearray(), bytearray()
@@ -271,7 +260,8 @@ class SshHost(Host):
             contextlib.closing(channel),
             contextlib.suppress(*_LOST),
         ):
-            pool.submit(channel.exec_command, command).result(OPEN_SECONDS)
+            text = command.encode("utf-8", "surrogateescape")
+            pool.submit(channel.exec_command, text).result(OPEN_SECONDS)
             sending = pool.submit(_send, channel, data)
             errors = pool.submit(_receive, channel.recv_stderr, err)
             _receive(channel.recv, out)
@@ -296,18 +286,17 @@ class SshHost(Host):
 
     def _open_session(self) -> tuple[Any, paramiko.Channel]:
         """Return a session; the loss of an idle connection shows only when it is used."""
-        connection = self._connected()
-        try:
-            return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
-        except paramiko.ChannelException:
-            pass  # a host that has too many sessions refuses one, and goes on with the others
-        except _LOST:
-            self._drop(connection)
-        connection = self._connected()
-        try:
-            return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
-        except _LOST as error:
-            raise self._unreachable(error) from error
+        for last in (False, True):
+            connection = self._connected()
+            try:
+                return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
+            except _LOST as error:
+                if last:
+                    raise self._unreachable(error) from error
+                # A host that has too many sessions refuses one, and goes on with the others.
+                if not isinstance(error, paramiko.ChannelException):
+                    self._drop(connection)
+        raise AssertionError
 
     def _drop(self, connection: Any) -> None:
         """Close a connection; if another thread has connected again, that one stays."""
@@ -333,7 +322,7 @@ class SshHost(Host):
         options |= {"allow_agent": self.key is None, "look_for_keys": self.key is None}
         options |= {"banner_timeout": OPEN_SECONDS}
         if self.namespace:
-            options["sock"] = connect_in(self.namespace, self.address, self.port)
+            options["sock"] = _connect_in(self.namespace, self.address, self.port)
         connection = fabric.Connection(
             self.address,
             user=self.user,
@@ -380,12 +369,12 @@ class SshHost(Host):
         return HostUnreachable(what, where=self.where, why=why, remedy=remedy, evidence=evidence)
 
 
-def connect_in(namespace: str, address: str, port: int) -> socket.socket:
+def _connect_in(namespace: str, address: str, port: int) -> socket.socket:
     """Return a connection that is made inside a network namespace, by a thread of its own."""
 
     def connect() -> socket.socket:
         with Path(namespace).open("rb") as file:
-            if ctypes.CDLL(None).setns(file.fileno(), _CLONE_NEWNET) != 0:
+            if ctypes.CDLL(None).setns(file.fileno(), agent.CLONE_NEWNET) != 0:
                 raise ConnectionError(f"the network namespace {namespace} cannot be entered")
         made = socket.create_connection((address, port), timeout=OPEN_SECONDS)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -425,21 +414,18 @@ def script(text: str, *args: str) -> Sequence[str]:
     return (*SCRIPT, text, "labkit", *args)
 
 
-def _limited(argv: Sequence[str], timeout: float, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the argument list that runs `argv` for at most `timeout` seconds, with `env` added."""
-    words = [*(f"{name}={value}" for name, value in env.items()), *argv]
-    if not argv or not argv[0] or "=" in argv[0]:
-        raise UsageError(f"empty or invalid command: {list(argv)!r}")
-    if not 0.001 <= timeout < float("inf"):
-        raise UsageError(f"invalid timeout: {timeout!r} s", remedy="a positive number of seconds")
-    if b"\0" in _encode("".join(words)):
-        raise UsageError("an argument or variable contains a NUL, which no command can receive")
-    return ("timeout", "-k", "2", f"{timeout:.3f}", "sh", "-c", _LIMITED, "labkit", *words)
+def collect_facts(
+    host: Host,
+    *,
+    interfaces: Sequence[str] = (),
+    engine_socket: str | None = None,
+    directory: str = "",
+) -> dict[str, Any]:
+    """Return the facts of a host: ``stable`` ones, and ``volatile`` ones that change by themselves.
 
-
-def _encode(text: str) -> bytes:
-    """Return the bytes of a text, and those that a file name had; raise `UsageError` for others."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise UsageError("a text for a command is not Unicode", why=str(error)) from None
+    `directory` is where it keeps data other than the engine's.
+    """
+    engine = engine_socket or ""
+    engine = f"unix://{engine}" if engine.startswith("/") else engine
+    options = {"interfaces": list(interfaces), "engine": engine, "directory": directory}
+    return dict(host.call("facts", timeout=120, **options))

@@ -60,8 +60,8 @@ class Job:
         return Result(self.argv, self.host.name, report["status"], *texts, report["seconds"], late)
 
     def running(self) -> bool:
-        """Return whether the job or one of its descendants is running."""
-        return bool(self._call("running"))
+        """Return whether the job is running."""
+        return bool(self._call("wait")["state"] == "running")
 
     def stop(self, grace: float = 2.0) -> None:
         """End the job and all its descendants (TERM, then KILL), and wait until they are gone."""

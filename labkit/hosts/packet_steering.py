@@ -7,57 +7,34 @@ namespace, which is mounted at a target's `Target.sysfs`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from labkit.errors import RigError, UsageError, suggestion
+from labkit.errors import RigError
 from labkit.hosts.host import Host
 from labkit.hosts.settings import Settings
 from labkit.placement import format_cpus, parse_cpus
 
-#: Levels of the treatment, and whether each steers packets.
-LEVELS = {"off": False, "on": True}
 
-
-@dataclass(frozen=True)
-class Queues:
-    """The receive queues of a device that can be steered: file and mask of each."""
-
-    device: str
-    masks: Mapping[str, str]
-
-    def record(self) -> dict[str, str]:
-        """Return the CPU list of each queue, by names such as ``rx-0/rps_cpus``."""
-        return {
-            "/".join(path.split("/")[-2:]): mask_cpus(mask) for path, mask in self.masks.items()
-        }
-
-
-def read_queues(host: Host, device: str, *, sysfs: str = "/sys") -> Queues:
-    """Return the receive queues of a device."""
+def _masks(host: Host, device: str, sysfs: str) -> dict[str, str]:
+    """Return the mask of each receive queue of a device, by its file."""
     pattern = f"{sysfs}/class/net/{device}/queues/rx-*/rps_cpus"
-    return Queues(device, host.call("files", pattern=pattern))
+    return dict(host.call("files", pattern=pattern))
 
 
-def infeasible(queues: Queues) -> str | None:
-    """Return why packets of a device cannot be steered, or None."""
-    if queues.masks:
-        return None
-    return f"{queues.device} is not there, or has no receive queue with rps_cpus in this kernel"
+def read_queues(host: Host, device: str, *, sysfs: str = "/sys") -> dict[str, str]:
+    """Return the CPU list of each receive queue of a device, by names such as ``rx-0/rps_cpus``."""
+    masks = _masks(host, device, sysfs)
+    return {path.split("/queues/")[1]: mask_cpus(mask) for path, mask in masks.items()}
 
 
-def steer(settings: Settings, device: str, level: str, cpus: str, *, sysfs: str = "/sys") -> Queues:
-    """Set a device to one of `LEVELS` until the settings end; return the queues as read back."""
-    if level not in LEVELS:
-        raise UsageError(f"unknown steering {level!r}", remedy=suggestion(level, LEVELS))
-    queues = read_queues(settings.host, device, sysfs=sysfs)
-    why = infeasible(queues) if LEVELS[level] else None
-    mask = cpu_mask(cpus if LEVELS[level] else "")
-    if not why and not all(settings.set_files(dict.fromkeys(queues.masks, mask)).values()):
+def steer(settings: Settings, device: str, cpus: str, *, sysfs: str = "/sys") -> dict[str, str]:
+    """Steer a device to CPUs, "" for none, until the settings end; return `read_queues` then."""
+    masks, why = _masks(settings.host, device, sysfs), ""
+    if cpus and not masks:
+        why = "it is not there, or has no receive queue with rps_cpus in this kernel"
+    elif not all(settings.set_files(dict.fromkeys(masks, cpu_mask(cpus))).values()):
         why = "; ".join(settings.notes)[-800:]
     if why:
         raise RigError(
-            f"RPS of {device} cannot be {level}",
+            f"RPS of {device} cannot be set to {cpus or 'no CPU'}",
             where=f"host {settings.host.name}",
             why=why,
             remedy="leave the level out on this rig, or name another device or online CPUs",

@@ -7,21 +7,22 @@ since is reported, not overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
 from labkit.errors import RigError
-from labkit.hosts import agent
+from labkit.hosts.agent import LATENCY as LATENCY_REQUEST
 from labkit.hosts.host import Host
 from labkit.hosts.jobs import Job, check_label, start_job
 
+__all__ = ["DIRECTORY", "LATENCY_REQUEST", "Outcome", "Settings", "restore"]
+
 DIRECTORY = "/var/lib/labkit/journal"
-BOOT_ID, LATENCY_REQUEST = agent.BOOT_ID, agent.LATENCY
 #: The request lasts as long as the file is open.
 _HOLD = (
     f"import os, signal; os.write(os.open({LATENCY_REQUEST!r}, os.O_RDWR), bytes(4)); "
-    "signal.pause()"
+    "print('held', flush=True); signal.pause()"
 )
 
 
@@ -30,7 +31,7 @@ class Outcome:
     """The end of one setting.
 
     `state` is ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer
-    exists; ``expired``, the host has rebooted since; ``conflict``, somebody else has changed it; or
+    exists, or the host has rebooted since; ``conflict``, somebody else has changed it; or
     ``failed``, it could not be undone. The last two stay in the journal.
     """
 
@@ -48,39 +49,15 @@ class Outcome:
 
 
 def restore(
-    host: Host, *, journal: str = DIRECTORY, label: str = "", owner: str = ""
+    host: Host, *, journal: str = DIRECTORY, label: str = "", gone: bool = False
 ) -> list[Outcome]:
-    """Undo the pending settings of a journal, the last one first; return the outcome of each.
+    """Undo the pending settings whose labels begin so, the last one first.
 
-    `label` (a prefix) or `owner` selects settings. A conflict is reported, not raised. Restoring
-    may be interrupted at any time and repeated.
+    Return the outcome of each; a conflict is not raised. Settings of networks are only forgotten if
+    their namespaces are `gone`. Restoring may be interrupted at any time and repeated.
     """
-    rows = host.call("restore", journal=journal, label=label, owner=owner)
-    return [Outcome(**row) for row in rows]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A setting in a journal: its value before, its value since, and who has set it."""
-
-    id: str
-    #: "file" or "offload".
-    kind: str
-    target: str
-    prior: str
-    value: str
-    label: str
-    boot: str
-
-
-def pending(host: Host, journal: str = DIRECTORY) -> list[Entry]:
-    """Return the settings that a journal has, in order."""
-    return [Entry(**row) for row in host.call("pending", journal=journal)]
-
-
-def forget(host: Host, entries: Sequence[Entry], journal: str = DIRECTORY) -> None:
-    """Remove entries whose settings are gone, for example with their network namespace."""
-    host.call("forget", journal=journal, names=[entry.id for entry in entries])
+    found = host.call("restore", journal=journal, label=label, gone=gone)
+    return [Outcome(**row) for row in found]
 
 
 class Settings:
@@ -94,8 +71,9 @@ class Settings:
     def __init__(self, host: Host, label: str, *, journal: str = DIRECTORY) -> None:
         self.host, self.label, self.journal = host, check_label(label), journal
         self.notes: list[str] = []
-        self._owner = uuid4().hex
-        self._hold: Job | None = None
+        owner = uuid4().hex
+        self._own = f"{label} {owner}"
+        self._hold = Job(host, f"{journal}/hold-{owner}")
 
     def __enter__(self) -> Settings:
         return self
@@ -113,10 +91,9 @@ class Settings:
 
     def restore(self) -> list[Outcome]:
         """Undo the settings made here, the last one first; return the outcome of each."""
-        if self._hold:
+        if self._hold.pid:
             self._hold.remove()
-            self._hold = None
-        return restore(self.host, journal=self.journal, owner=self._owner)
+        return restore(self.host, journal=self.journal, label=self._own)
 
     def set_file(self, path: str, value: str | int) -> bool:
         """Set one file; see `set_files`."""
@@ -128,9 +105,7 @@ class Settings:
         Return which now have the value, with `notes` on others.
         """
         texts = {target: str(value) for target, value in values.items()}
-        reasons = self.host.call(
-            "set_values", values=texts, label=self.label, owner=self._owner, journal=self.journal
-        )
+        reasons = self.host.call("set_values", values=texts, label=self._own, journal=self.journal)
         self.notes += [f"{target}: {why}" for target, why in reasons.items() if why]
         return {target: not why for target, why in reasons.items()}
 
@@ -148,23 +123,10 @@ class Settings:
 
         A job holds a file open, so that the kernel undoes it at any death.
         """
-        self._hold = Job(self.host, f"{self.journal}/hold-{self._owner}")
         argv = ["python3", "-ISc", _HOLD]
-        start_job(self.host, argv, directory=self._hold.directory, label=self.label)
-        if (lowest := self.host.call("latency_request", seconds=2)) != 0:
+        self._hold = start_job(self.host, argv, directory=self._hold.directory, label=self.label)
+        self._hold.await_output("held")
+        lowest = self.host.call("latency_request")
+        if lowest != 0:
             self.notes.append(f"{LATENCY_REQUEST}: 0 us was requested, but it is {lowest} us")
-        return bool(lowest == 0 and self._hold.running())
-
-
-def offload(host: Host, target: str) -> str | None:
-    """Return whether an offload such as ``"eth0 tx-udp_tnl-segmentation"`` is "on" or "off".
-
-    None where the device has no such offload, or cannot change it.
-    """
-    value: str | None = host.call("get_value", target=target)
-    return value
-
-
-def takes_latency_request(host: Host) -> bool:
-    """Tell whether idle states can be held on a host."""
-    return host.run("test", "-w", LATENCY_REQUEST, check=False).status == 0
+        return bool(lowest == 0)

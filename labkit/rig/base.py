@@ -21,8 +21,8 @@ from labkit.errors import (
     suggestion,
 )
 from labkit.hosts import Host, collect_facts, restore, stop_labelled
+from labkit.hosts.agent import BOOT_ID
 from labkit.hosts.cache_line import LEAST_NS, command, timings
-from labkit.hosts.settings import BOOT_ID
 from labkit.hosts.target import Target
 from labkit.placement import Placement, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c

@@ -18,7 +18,6 @@ import psutil
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, restore, stop_labelled
 from labkit.hosts.settings import DIRECTORY as JOURNAL
-from labkit.hosts.settings import forget, pending
 from labkit.rig import engine, images, netns, networks, storage
 from labkit.rig.lock import is_root
 
@@ -64,15 +63,7 @@ def clean() -> list[str]:
 
 def _restore_settings(local: LocalHost) -> list[str]:
     """Restore the machine's settings; those of the hosts went with their namespaces."""
-    gone = [
-        entry
-        for entry in pending(local)
-        if entry.label.startswith("trial-")
-        and (entry.kind == "offload" or entry.target.startswith("/proc/sys/net/"))
-    ]
-    if gone:
-        forget(local, gone)
-    outcomes = [one for label in ("trial-", netns.LABEL) for one in restore(local, label=label)]
+    outcomes = [*restore(local, label="trial-", gone=True), *restore(local, label=netns.LABEL)]
     for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
         shutil.rmtree(folder, ignore_errors=True)
     return [f"setting {outcome}" for outcome in outcomes]

@@ -27,11 +27,7 @@ Make = Callable[..., Trial]
 def steered_to(lab: Rig) -> list[str]:
     """Return the CPU list to which the first interface of each receiving host is steered."""
     return [
-        str(
-            read_queues(lab.hosts[role], "lab0", sysfs=lab.targets[role].sysfs).record()[
-                "rx-0/rps_cpus"
-            ]
-        )
+        read_queues(lab.hosts[role], "lab0", sysfs=lab.targets[role].sysfs)["rx-0/rps_cpus"]
         for role in treatments.ENDS
         if role in lab.targets
     ]
@@ -43,7 +39,7 @@ from labkit.hosts import LocalHost, Settings
 from labkit.hosts.packet_steering import steer
 sysfs, label = sys.argv[1:]
 with Settings(LocalHost(), label) as tuning:
-    steer(tuning, "lab0", "on", "0", sysfs=sysfs)
+    steer(tuning, "lab0", "0", sysfs=sysfs)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

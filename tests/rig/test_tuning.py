@@ -14,7 +14,6 @@ import pytest
 from labkit.hosts import LocalHost, Settings, labelled, restore, stop_labelled
 from labkit.hosts.agent import same
 from labkit.hosts.host import Result
-from labkit.hosts.settings import pending
 
 pytestmark = [
     pytest.mark.rig,
@@ -71,10 +70,13 @@ def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> N
     with Settings(host, label, journal=book) as tuning:
         assert tuning.set_offload("lkt0", OFFLOAD, "off")
         assert offload_of(host) == "off"
-        assert tuning.set_offload("lkt0", OFFLOAD, "off") and len(pending(host, book)) == 1
+        assert (
+            tuning.set_offload("lkt0", OFFLOAD, "off")
+            and len(host.call("pending", journal=book)) == 1
+        )
         assert not tuning.set_offload("lkt0", "no-such", "off")
         assert not tuning.set_offload("lkt2", OFFLOAD, "off") and len(tuning.notes) == 2
-    assert offload_of(host) == "on" and not pending(host, book)
+    assert offload_of(host) == "on" and not host.call("pending", journal=book)
     # What a killed process left is restored from the journal; a device may be gone by then.
     for gone, state in ((False, "restored"), (True, "gone")):
         left = Settings(host, label, journal=book)

@@ -63,9 +63,8 @@ def test_packets_and_rps_interrupts_of_each_cpu(proc: dict[str, str]) -> None:
     assert found["packets"] == {"cpu0": 10, "cpu2": 2}
     assert (found["rps_ipis"], found["softnet_dropped"]) == (10, 2)
     # Older kernels name no CPU, and the oldest do not count what called it.
-    proc["/proc/7/net/softnet_stat"] = "0000000a 00000001 00000000\n0000000b 00000000 00000000\n"
-    found = agent.server_counters(7)
-    assert found["packets"] == {"cpu0": 10, "cpu1": 11} and "rps_ipis" not in found
+    proc["/proc/7/net/softnet_stat"] = "0000000a 00000001 00000000\n"
+    assert not {"packets", "rps_ipis"} & set(agent.server_counters(7))
 
 
 def test_the_drops_of_each_host_s_sockets_are_counted() -> None:

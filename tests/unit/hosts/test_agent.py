@@ -1,22 +1,17 @@
-"""Calls of the agent: what crosses as JSON, and how an error arrives."""
+"""Calls of the agent: what crosses as JSON, how an error arrives, and facts of this machine."""
 
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 
 from labkit.errors import CommandFailed
-from labkit.hosts import LocalHost, agent, host
+from labkit.hosts import LocalHost, agent, collect_facts, host
 
 HOST = LocalHost()
-
-
-def test_a_call_returns_the_value_of_the_function(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b" \xff \n")
-    assert HOST.call("read", path=str(tmp_path / "a")) == "\udcff"
-    assert HOST.call("read", path=str(tmp_path / "b"), default="\n\udc80\0") == "\n\udc80\0"
 
 
 def test_an_error_on_the_host_arrives_with_its_reason() -> None:
@@ -29,5 +24,44 @@ def test_an_error_on_the_host_arrives_with_its_reason() -> None:
 def test_a_host_with_another_python_gets_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(host._AGENT, "python", "cpython-39")
     monkeypatch.setitem(host._AGENT, "code", "")
-    assert HOST.call("read", path="/no/such/file", default="x") == "x"
+    assert HOST.call("read", path="/no/such/file", default="x\udc80") == "x\udc80"
     ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 9))
+
+
+def test_facts_of_this_machine() -> None:
+    options = {"interfaces": ["lo", "no-such"], "engine_socket": "/no/socket"}
+    facts, again = (collect_facts(HOST, **options) for _ in range(2))
+    stable = facts["stable"]
+    assert stable["kernel"]["release"] and stable["cpu"]["count"] and stable["cpu"]["model"]
+    assert stable["interfaces"]["lo"]["mtu"] > 0 and stable["interfaces"]["no-such"]["mtu"] is None
+    assert stable["cgroup"]["version"] in ("v1", "v2", "hybrid")
+    assert {"cpu", "memory"} <= set(stable["cgroup"]["controllers"])
+    assert stable["storage"] == {} and stable["engine"] is None
+    assert len(facts["volatile"]["boot_id"]) == 36
+    assert json.dumps(again["stable"]) == json.dumps(stable)
+
+
+@pytest.mark.parametrize("release", ["20.10.24", ""])
+def test_an_engine_that_answers_one_of_two_commands_only(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = {"ServerVersion": release, "Driver": "overlay2", "DockerRootDir": "/"}
+    server = {"Version": "20.10.24", "Components": [{"Name": "runc", "Version": "1.1.5"}]}
+    (tmp_path / "info").write_text(json.dumps(info))
+    (tmp_path / "version").write_text(json.dumps({"Server": server}))
+    program = tmp_path / "docker"
+    program.write_text(f'#!/bin/sh\ncat "{tmp_path}/$3"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    facts = collect_facts(HOST, engine_socket="/some/socket")["stable"]
+    if not release:
+        assert (facts["engine"], facts["storage"]) == (None, {})
+        return
+    engine = facts["engine"]
+    assert (engine["version"], engine["components"]) == ("20.10.24", {"runc": "1.1.5"})
+    assert engine["Driver"] == "overlay2" and facts["storage"]["engine"]
+
+
+def test_boot_parameters_that_do_not_affect_timing_are_left_out() -> None:
+    line = "root=/dev/sda ip=192.0.2.1 isolcpus=1 nohz_full=2 password=x -- idle=poll"
+    assert agent.boot_parameters(line) == ["isolcpus=1", "nohz_full=2"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
+from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable
 from labkit.hosts import LocalHost, Result, SshHost, script
 
 HOST = LocalHost("here")
@@ -28,40 +28,15 @@ def hostile(count: int) -> list[str]:
 
 
 def test_hostile_texts_stay_arguments(tmp_path: Path) -> None:
-    flag = tmp_path / "injected"
-    texts = [text.format(flag) for text in hostile(4000)]
+    texts = [text.format(tmp_path / "injected") for text in hostile(2000)]
     for start in range(0, len(texts), 500):
         part = texts[start : start + 500]
-        result = HOST.run("printf", "%s\\0", *part, env={"LABKIT_TEST": part[0]})
-        assert result.stdout.encode().count(b"\0") == len(part)
         # By way of JSON, where no byte is replaced.
         echo = "import json, os, sys; print(json.dumps([*sys.argv[1:], os.environ['LABKIT_TEST']]))"
         result = HOST.run("python3", "-Sc", echo, *part, env={"LABKIT_TEST": part[-1]})
         assert result.stdout.strip() == json.dumps([*part, part[-1]])
-    assert not flag.exists()
-
-
-def test_hostile_texts_reach_the_agent_as_they_are(tmp_path: Path) -> None:
-    texts = [text.format(tmp_path / "injected") + "\0\ud800" for text in hostile(4000)]
-    for text in texts[:20]:
-        assert HOST.call("read", path="/no/such/file", default=text) == text
     assert HOST.call("read", path="/no/such/file", default=texts) == texts
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
-def test_texts_that_no_command_and_no_file_can_have(text: str, tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match="cannot copy"):
-        HOST.put(str(tmp_path / text), str(tmp_path / "b"))
-    for argv, env in (((text,), {}), (("true", text), {}), (("true",), {"A": text})):
-        with pytest.raises(UsageError):
-            HOST.run(*argv, env=env)
-
-
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 0.0001])
-def test_invalid_time_limits(timeout: float) -> None:
-    with pytest.raises(UsageError):
-        HOST.run("true", timeout=timeout)
 
 
 def test_a_failure_has_its_result() -> None:
@@ -70,13 +45,11 @@ def test_a_failure_has_its_result() -> None:
     assert (result.host, result.timed_out) == ("here", False)
     with pytest.raises(CommandFailed) as caught:
         result.check("use another")
-    assert caught.value.remedy == "use another"
-    assert caught.value.evidence["status"] == 3
+    assert caught.value.remedy == "use another" and caught.value.evidence["status"] == 3
     with pytest.raises(CommandFailed, match=r"a script failed \(2\)"):
         HOST.run(*script("exit 2", "argument"))
-    assert Result(tuple(script("exit 1\n", "one", "a\nb")), "", 1, "", "", 0).command == (
-        "(script) one"
-    )
+    scripted = Result(tuple(script("exit 1\n", "one", "a\nb")), "", 1, "", "", 0)
+    assert scripted.command == "(script) one"
 
 
 def gone(pid: int) -> bool:
@@ -125,8 +98,7 @@ def test_the_error_of_a_connection_names_no_user(namespace: str) -> None:
     with pytest.raises(HostUnreachable) as caught:
         host.run("true")
     assert caught.value.where == "sut at 127.0.0.1"
-    assert "someone" not in f"{caught.value} {host!r}"
-    assert not caught.value.lasting
+    assert "someone" not in f"{caught.value} {host!r}" and not caught.value.lasting
 
 
 @pytest.mark.parametrize("line", ["a ssh-rsa x", "@revoked * ssh-ed25519 AAAA"])

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, Settings, agent, restore
-from labkit.hosts.settings import forget, pending
 
 HOST = LocalHost()
 BEFORE = ["a-before", "b-before", "c-before"]
@@ -23,8 +24,8 @@ BEFORE = ["a-before", "b-before", "c-before"]
 def files(tmp_path: Path) -> Path:
     directory = tmp_path / "files"
     directory.mkdir()
-    for name in ("a", "b", "c"):
-        (directory / name).write_text(f"{name}-before\n")
+    for name in BEFORE:
+        (directory / name[0]).write_text(f"{name}\n")
     return directory
 
 
@@ -34,43 +35,28 @@ def journal(tmp_path: Path) -> str:
 
 
 def contents(files: Path) -> list[str]:
-    return [(files / name).read_text().strip() for name in ("a", "b", "c")]
+    return [(files / name).read_text().strip() for name in "abc"]
 
 
-def states(journal: str, **which: str) -> list[tuple[str, str]]:
+def states(journal: str, **which: Any) -> list[tuple[str, str]]:
     return [(one.state, one.target[-1]) for one in restore(HOST, journal=journal, **which)]
 
 
 def test_settings_are_restored_at_the_end(files: Path, journal: str) -> None:
+    assert restore(HOST, journal=journal) == [] and not Path(journal).exists()
     with Settings(HOST, "lkt-1", journal=journal) as settings:
-        assert settings.set_file(f"{files}/a", 1)
+        assert settings.set_file(f"{files}/a", 1) and settings.set_file(f"{files}/a", 2)
         values = {f"{files}/b": "x y", f"{files}/c": "c-before", f"{files}/no": "1"}
         assert list(settings.set_files(values).values()) == [True, True, False]
-        assert contents(files) == ["1", "x y", "c-before"]
+        assert not settings.set_file("/proc/version", 1)
+        assert contents(files) == ["2", "x y", "c-before"]
         # An equal value and a missing file are not journalled.
-        assert [entry.prior for entry in pending(HOST, journal)] == BEFORE[:2]
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        assert {entry.boot for entry in pending(HOST, journal)} == {boot}
+        made = agent.pending(journal)[:3]
+        assert [entry["prior"] for entry in made] == ["a-before", "1", "b-before"]
     assert contents(files) == BEFORE and not (files / "no").exists()
-    assert settings.notes == [f"{files}/no: not supported on this host"]
+    assert settings.notes[0] == f"{files}/no: not supported on this host"
+    assert "'1' was not taken: " in settings.notes[1]
     assert [path.name for path in Path(journal).iterdir()] == ["lock"]
-
-
-def test_a_file_set_several_times_gets_its_first_value(files: Path, journal: str) -> None:
-    settings = Settings(HOST, "lkt-1", journal=journal)
-    for value in ("1", "2", "3"):
-        settings.set_file(f"{files}/a", value)
-    assert [outcome.state for outcome in settings.restore()] == ["restored"] * 3
-    assert contents(files) == BEFORE
-    assert settings.restore() == []
-
-
-def test_a_value_that_is_not_taken_has_the_kernels_reason(journal: str) -> None:
-    settings = Settings(HOST, "lkt-1", journal=journal)
-    assert not settings.set_file("/proc/self/status", 1)
-    settings.restore()
-    (note,) = settings.notes
-    assert "'1' was not taken: " in note
 
 
 def test_a_value_changed_by_somebody_else_stays(files: Path, journal: str) -> None:
@@ -93,8 +79,21 @@ def test_settings_of_others_stay(files: Path, journal: str) -> None:
     ours.restore()
     assert contents(files) == ["a-before", "1", "1"]
     assert states(journal, label="lkt-1/") == [("restored", "c")]
-    forget(HOST, pending(HOST, journal), journal)
-    assert states(journal) == [] and contents(files) == ["a-before", "1", "c-before"]
+
+
+@pytest.mark.parametrize(
+    ("change", "gone"),
+    [({"boot": "another"}, False), ({"target": "eth7 gro"}, True), ({"target": "/no/a"}, False)],
+)
+def test_nothing_is_restored_that_is_gone(
+    files: Path, journal: str, change: dict[str, str], gone: bool
+) -> None:
+    """A reboot, a network namespace, a device."""
+    Settings(HOST, "lkt-1", journal=journal).set_file(f"{files}/a", "1")
+    book = Path(journal, "journal")
+    book.write_text(json.dumps(json.loads(book.read_text()) | change) + "\n")
+    assert [state for state, _ in states(journal, gone=gone)] == ["gone"]
+    assert contents(files)[0] == "1" and states(journal) == []
 
 
 KILLED = """
@@ -113,66 +112,50 @@ def test_restore_after_the_harness_was_killed(files: Path, journal: str) -> None
     assert subprocess.run(line, check=False).returncode == -signal.SIGKILL
     assert contents(files) == ["3", "2", "c-before"]
     assert states(journal) == [("restored", "a"), ("restored", "b"), ("restored", "a")]
-    assert contents(files) == BEFORE
-    assert states(journal) == []
+    assert contents(files) == BEFORE and states(journal) == []
 
 
-def killed_agent(
-    call: str, arguments: dict[str, object], monkeypatch: pytest.MonkeyPatch, at: int
-) -> bool:
-    """Call the agent in a child that dies before a sync, or before it opens a setting."""
+def killed(at: int, call: Callable[..., Any], **arguments: Any) -> bool:
+    """Call in a child that is killed before a sync, or before it writes a setting."""
     steps = 0
 
-    def count(real: object) -> object:
-        def step(*given: object, **options: object) -> object:
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*given: Any, **options: Any) -> Any:
             nonlocal steps
             steps += 1
             if steps == at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return real(*given, **options)  # type: ignore[operator]
+            return real(*given, **options)
 
         return step
 
     if (pid := os.fork()) == 0:
-        os.fsync, os.open = count(os.fsync), count(os.open)  # type: ignore[assignment]
-        getattr(agent, call)(**arguments)
+        os.fsync, Path.write_text = counted(os.fsync), counted(Path.write_text)  # type: ignore
+        call(**arguments)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("call", ["set_values", "restore"])
+@pytest.mark.parametrize("restoring", [False, True])
 def test_a_kill_at_any_step_leaves_nothing_unrecorded(
-    call: str, files: Path, journal: str, monkeypatch: pytest.MonkeyPatch
+    restoring: bool, files: Path, journal: str
 ) -> None:
-    values = {f"{files}/a": "1", f"{files}/b": "2"}
-    setting = {"values": values, "label": "lkt-1", "owner": "me", "journal": journal}
+    setting = {"label": "lkt-1", "journal": journal}
+    values, again = {f"{files}/a": "1", f"{files}/b": "2"}, {f"{files}/a": "3"}
     for at in range(1, 20):
-        if call == "restore":
-            agent.set_values(**setting)
-            agent.set_values(**(setting | {"values": {f"{files}/a": "3"}}))
-        arguments = setting if call == "set_values" else {"journal": journal}
-        killed = killed_agent(call, arguments, monkeypatch, at)
+        if restoring:
+            agent.set_values(values=values, **setting)
+            agent.set_values(values=again, **setting)
+            died = killed(at, agent.restore, journal=journal)
+        else:
+            died = killed(at, agent.set_values, values=values, **setting)
         changed = {f"{files}/{name[0]}" for name in BEFORE if name not in contents(files)}
         assert changed <= {entry["target"] for entry in agent.pending(journal)}
-        assert {one["state"] for one in agent.restore(journal)} <= {"restored", "unchanged"}
+        assert {state for state, _ in states(journal)} <= {"restored", "unchanged"}
         assert contents(files) == BEFORE
-        if not killed:
+        if not died:
             break
     assert at > 4
-
-
-def test_nothing_is_restored_after_a_reboot(files: Path, journal: str) -> None:
-    Settings(HOST, "lkt-1", journal=journal).set_file(f"{files}/a", "1")
-    book = Path(journal, "journal")
-    book.write_text(json.dumps(json.loads(book.read_text()) | {"boot": "another"}) + "\n")
-    assert states(journal) == [("expired", "a")]
-    assert contents(files)[0] == "1" and states(journal) == []
-
-
-def test_reading_creates_nothing(journal: str) -> None:
-    """A user who is not root, and has no journal, may restore all the same."""
-    assert pending(HOST, journal) == [] == restore(HOST, journal=journal)
-    assert not Path(journal).exists()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +166,6 @@ def test_reading_creates_nothing(journal: str) -> None:
         ("0,1", "0-1", True),
         ("0-2,3,7", "7,0-3", True),
         ("performance [powersave]", "powersave", True),
-        ("always [madvise] never", "madvise", True),
         ("4096\t131072 6291456", "4096 131072 6291456", True),
         ("0", "00000000,00000000", True),
         ("3", "30", False),
