@@ -493,6 +493,10 @@ def facts(interfaces: list[str], engine: str, directory: str) -> dict[str, Any]:
     memory = pairs(read("/proc/meminfo"), ":")
     processor = pairs(read("/proc/cpuinfo").partition("\n\n")[0], ":")
     places = {"engine": docker and docker["DockerRootDir"], "data": directory}
+    unions = {
+        "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and shutil.which("fuse-overlayfs"),
+        "aufs": re.search(r"\baufs\b", read("/proc/filesystems")),
+    }
     governors = files(f"{CPUS}/cpu[0-9]*/cpufreq/scaling_governor")
     sysctl = ("net/ipv4/tcp_congestion_control", "net/core/default_qdisc")
     stable = {
@@ -530,6 +534,7 @@ def facts(interfaces: list[str], engine: str, directory: str) -> dict[str, Any]:
         "uptime_s": float(read("/proc/uptime").split()[0]),
         "load": read("/proc/loadavg"),
         "memory_available": memory["MemAvailable"],
+        "unions": [name for name, able in unions.items() if able],
         # Some drivers adapt it to the load.
         "coalescing": {name: pairs(printed("ethtool", "-c", name), ":") for name in interfaces},
     }
@@ -1129,19 +1134,11 @@ def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
             # Counters that stand still unless something happens to the group.
             counts = numbers(f"{folder}/cpu.stat", periods="nr_periods")
             frozen = numbers(f"{folder}/cgroup.stat.local", us="frozen_usec")
-            if counts and quota_of(limits) == "none":
+            if counts and limit_facts(limits)["CPU quota"] == "none":
                 found[f"periods under a CPU quota that is gone, {title}"] = str(counts["periods"])
             if frozen:
                 found[f"us for which it was frozen, {title}"] = str(frozen["us"])
     return {**found, **limit_facts(own)}
-
-
-def quota_of(limits: dict[str, str]) -> str:
-    """Return the CPU bandwidth of a control group."""
-    quota, period = limits.get("cpu.max", "max -").split()
-    quota = limits.get("cpu.cfs_quota_us", quota)
-    period = limits.get("cpu.cfs_period_us", period)
-    return "none" if quota in ("max", "-1") else f"{quota}/{period} us"
 
 
 def limit_facts(limits: dict[str, str]) -> dict[str, str]:
@@ -1149,6 +1146,9 @@ def limit_facts(limits: dict[str, str]) -> dict[str, str]:
     memory = limits.get("memory.max", limits.get("memory.limit_in_bytes", "max"))
     requests = limits.get("io.max", limits.get("blkio.throttle.read_iops_device", ""))
     reads = re.search(r"(?:^\d+:\d+ |\briops=)(\d+)", requests)
+    quota, period = limits.get("cpu.max", "max -").split()
+    quota = limits.get("cpu.cfs_quota_us", quota)
+    period = limits.get("cpu.cfs_period_us", period)
     weights = [
         f"{limits[f'cpu.{name}']} {name}"
         for name in ("shares", "weight")
@@ -1157,7 +1157,7 @@ def limit_facts(limits: dict[str, str]) -> dict[str, str]:
     return {
         "cpuset": limits.get("cpuset.cpus", "none"),
         "CPU weight": ", ".join(weights) or "none",
-        "CPU quota": quota_of(limits),
+        "CPU quota": "none" if quota in ("max", "-1") else f"{quota}/{period} us",
         # Version 1 shows no limit as the largest number of pages.
         "memory limit": "none" if memory == "max" or int(memory) >= 1 << 62 else memory,
         "limit of read requests": reads[1] if reads else "none",
@@ -1354,22 +1354,6 @@ def probe(
         "filtered": numbers("/proc/self/status", s="Seccomp").get("s") == 2,
         "network": rows("docker", "--host", engine, "network", "inspect", network),
         "cannot": {name: error for name, error in errors.items() if error},
-    }
-
-
-def storages(engine: str, folder: str) -> dict[str, Any]:
-    """Return an engine's storage driver, the disks of its data and of a folder, and the unions."""
-    docker = engine_facts(engine)
-    if not docker:
-        return {}
-    unions = {
-        "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and shutil.which("fuse-overlayfs"),
-        "aufs": re.search(r"\baufs\b", read("/proc/filesystems")),
-    }
-    return {
-        "driver": docker["Driver"],
-        "disks": [disk_of(Path(docker["DockerRootDir"])), disk_of(Path(folder))],
-        "unions": [name for name, able in unions.items() if able],
     }
 
 

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import posixpath
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import UsageError
-from labkit.hosts.agent import LABEL
 from labkit.hosts.host import Host, Result
-
-__all__ = ["LABEL", "Job", "check_label", "labelled", "start_job", "stop_labelled"]
-
-_LABEL_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*\Z")
-
-
-def check_label(label: str) -> str:
-    """Return the label; raise `UsageError` if it is empty or has other characters."""
-    if not _LABEL_TEXT.match(label):
-        raise UsageError(f"invalid label: {label!r}", remedy="use letters, digits and _ . : / -")
-    return label
 
 
 def labelled(host: Host, prefix: str) -> list[tuple[int, str, str]]:
@@ -30,13 +15,13 @@ def labelled(host: Host, prefix: str) -> list[tuple[int, str, str]]:
     The caller's ancestors are left out. End the prefix with a separator if one label may be the
     beginning of another.
     """
-    return [tuple(row) for row in host.call("labelled", prefix=check_label(prefix))]
+    return [tuple(row) for row in host.call("labelled", prefix=prefix)]
 
 
 def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
     """End every process whose label starts with `prefix`; return a line about each."""
-    rows = host.call("stop_labelled", prefix=check_label(prefix), grace=grace, timeout=60 + grace)
-    return [" ".join(map(str, row)) for row in rows]
+    found = host.call("stop_labelled", prefix=prefix, grace=grace, timeout=60 + grace)
+    return [" ".join(map(str, row)) for row in found]
 
 
 @dataclass(frozen=True)
@@ -69,7 +54,7 @@ class Job:
 
     def remove(self, grace: float = 2.0) -> None:
         """End the job and all its descendants, and remove its directory."""
-        self.host.call("remove", folder=self.directory, grace=grace, timeout=60 + grace)
+        self._call("remove", grace, grace=grace)
 
     def stdout(self) -> str:
         """Return the job's output so far."""
@@ -95,8 +80,5 @@ def start_job(host: Host, argv: Sequence[str], *, directory: str, label: str) ->
     It has its own session, no input, `directory` as working directory and for its output, and the
     label in its environment, by which `stop_labelled` finds it.
     """
-    if not posixpath.isabs(directory):
-        raise UsageError(f"the job directory {directory!r} is not an absolute path")
-    folder = posixpath.normpath(directory)
-    pid = host.call("start", folder=folder, argv=list(argv), label=check_label(label))
-    return Job(host, folder, pid, tuple(argv))
+    pid = host.call("start", folder=directory, argv=list(argv), label=label)
+    return Job(host, directory, pid, tuple(argv))

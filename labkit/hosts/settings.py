@@ -14,7 +14,7 @@ from uuid import uuid4
 from labkit.errors import RigError
 from labkit.hosts.agent import LATENCY as LATENCY_REQUEST
 from labkit.hosts.host import Host
-from labkit.hosts.jobs import Job, check_label, start_job
+from labkit.hosts.jobs import Job, start_job
 
 __all__ = ["DIRECTORY", "LATENCY_REQUEST", "Outcome", "Settings", "restore"]
 
@@ -69,7 +69,7 @@ class Settings:
     """
 
     def __init__(self, host: Host, label: str, *, journal: str = DIRECTORY) -> None:
-        self.host, self.label, self.journal = host, check_label(label), journal
+        self.host, self.label, self.journal = host, label, journal
         self.notes: list[str] = []
         owner = uuid4().hex
         self._own = f"{label} {owner}"

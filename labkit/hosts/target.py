@@ -118,17 +118,14 @@ class Target:
 
     def cpu_weight(self, shares: int | None) -> int | None:
         """Return the weight of cgroup v2 for CPU shares, as runc on the host converts it."""
-        return shares and weight(shares, linear=_converts_linearly(self.host))
+        if not shares:
+            return None
+        found = re.findall(r"\d+", self.host.run("runc", "--version", check=False).stdout)
+        return weight(shares, linear=[*map(int, found[:3])] < [1, 3, 2])
 
     def with_storage(self, name: str) -> Target:
         """Return this target with a storage for the placement."""
         return replace(self, storage=self.storages[name])
-
-
-def _converts_linearly(host: Host) -> bool:
-    """Tell whether a host's runc is older than 1.3.2, or is not there."""
-    found = re.search(r"(\d+)\.(\d+)\.(\d+)", host.run("runc", "--version", check=False).stdout)
-    return found is None or tuple(map(int, found.groups())) < (1, 3, 2)
 
 
 def weight(shares: int, *, linear: bool) -> int:

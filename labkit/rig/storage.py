@@ -5,7 +5,7 @@ All of them are on one disk of one engine, so that they differ in nothing else.
 
 from __future__ import annotations
 
-from labkit.hosts import Host, script
+from labkit.hosts import Host, collect_facts, script
 from labkit.hosts.target import Storage
 from labkit.placement import DRIVER, STORAGES, UNIONS
 
@@ -22,11 +22,11 @@ def find(host: Host, socket: str | None, disk: str) -> tuple[dict[str, Storage],
     `disk` is the directory of everything but the engine's own data: on another disk, a mount would
     differ from the engine's driver by the disk.
     """
-    found = host.call("storages", engine=socket, folder=disk) if socket else None
-    if not found:
+    facts = collect_facts(host, engine_socket=socket, directory=disk) if socket else None
+    if not facts or not facts["stable"]["engine"]:
         return {}, dict.fromkeys([f"storage:{name}" for name in STORAGES], "no engine answers")
-    driver, (own, other) = found["driver"], found["disks"]
-    reasons = {name: why for name, why in _WHY.items() if name not in found["unions"]}
+    driver, (own, other) = facts["stable"]["engine"]["Driver"], facts["stable"]["storage"].values()
+    reasons = {name: why for name, why in _WHY.items() if name not in facts["volatile"]["unions"]}
     if driver != DRIVER:
         why = f"the engine has the storage driver {driver}"
         reasons |= dict.fromkeys((DRIVER, *UNIONS), why)

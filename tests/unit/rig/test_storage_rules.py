@@ -45,8 +45,10 @@ class Answering(LocalHost):
 def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(
     driver: str, disks: list[str], unions: list[str], able: set[str]
 ) -> None:
-    answer = {"driver": driver, "disks": disks, "unions": unions} if driver else {}
-    found, reasons = storage.find(Answering(answer), "unix:///e", "/disk")
+    stored = dict(zip(("engine", "data"), disks, strict=False))
+    stable = {"engine": {"Driver": driver} if driver else None, "storage": stored}
+    facts = {"stable": stable, "volatile": {"unions": unions}}
+    found, reasons = storage.find(Answering(facts), "unix:///e", "/disk")
     assert {name for name in STORAGES if f"storage:{name}" not in reasons} == set(found) == able
     assert all(reasons.values())
     filesystems = {name: one.filesystem for name, one in found.items()}
