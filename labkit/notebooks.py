@@ -107,6 +107,8 @@ def execute(
         if name in ("Interrupted", "KeyboardInterrupt"):
             # A cell that times out is interrupted, too; papermill counts whole seconds.
             if time.monotonic() < end - 1:
+                # The task of the cell, which nobody awaits any more, ends with the kernel.
+                logging.getLogger("asyncio").setLevel(logging.CRITICAL)
                 raise KeyboardInterrupt from error
             name, text = "TimeoutError", late
         place = failed if failed.exists() else notebook
