@@ -1,16 +1,12 @@
 """Every page of the report in Chromium: it loads nothing, is accessible, and fits a phone."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from labkit.analysis.publish import report
 from labkit.paths import project
@@ -29,7 +25,7 @@ WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWi
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(tmp_path_factory):
     """Return the folder of the report of the reference dataset, which is built once."""
     folder = tmp_path_factory.mktemp("reports")
     answers = report(folder, project("data/reference"), say=print)
@@ -40,19 +36,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Not for the whole session: its event loop would take the interrupts of other tests.
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     with sync_playwright() as playwright:
-        path = shutil.which("chromium")
-        yield playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser):
     """A tab that fails where the page requests something or logs an error."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    problems: list[str] = []
+    context, problems = browser.new_context(), []
 
-    def decide(route: Any) -> None:
+    def decide(route):
         if route.request.url.startswith(("file:", "data:")):
             return route.continue_()
         problems.append(route.request.url)
@@ -68,7 +62,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_small_accessible_and_fits_a_phone(name: str, pages: Path, page: Page) -> None:
+def test_a_page_is_small_accessible_and_fits_a_phone(name, pages, page):
     assert (pages / name).stat().st_size < 600_000
     page.goto((pages / name).as_uri())
     for width in (1280, 390):
@@ -78,7 +72,7 @@ def test_a_page_is_small_accessible_and_fits_a_phone(name: str, pages: Path, pag
             page.screenshot(path=Path(folder) / f"{name}-{width}.png", full_page=True)
     page.evaluate(PREPARE)
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         options = {"resultTypes": ["violations"], "preload": False, "iframes": False}
         found = Axe().run(page, options=options).response["violations"]
         serious = [one for one in found if one["impact"] in ("serious", "critical")]

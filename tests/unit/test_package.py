@@ -1,4 +1,4 @@
-"""Datasets packed, described, verified, cited and compared."""
+"""Datasets packed, described, verified, cited and compared; those that cannot be read."""
 
 import json
 import shutil
@@ -98,37 +98,95 @@ def test_standard_tools_and_people_read_the_description(described):
     assert "Programs with local changes: none." in lines
 
 
-@pytest.mark.parametrize("name", ["one/trials.parquet", "two/raw.tar.xz", "README.md"])
-def test_a_changed_byte_is_found(packed, name):
-    content = bytearray((packed / name).read_bytes())
+def flip(folder):
+    """Change a bit in the middle of a file."""
+    path = folder / "two" / "raw.tar.xz"
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    (packed / name).write_bytes(content)
-    result = CliRunner().invoke(cli.app, ["dataset", "verify", str(packed)])
-    assert result.exit_code == 1 and result.output.startswith(f"{name}:")
+    path.write_bytes(content)
 
 
-def test_missing_and_unknown_files_are_found(packed):
-    assert verify(packed) == []
-    (packed / "one" / "plan.json").rename(packed / "one" / "other.json")
-    assert len(verify(packed)) == 2
-
-
-def test_tables_that_do_not_fit_each_other_are_found(packed):
-    path = packed / "one" / "trials.parquet"
+def lose_a_trial(folder):
+    path = folder / "one" / "trials.parquet"
     pd.read_parquet(path).iloc[1:].to_parquet(path, index=False)
-    describe(packed)
-    (problem,) = verify(packed)
-    assert "1200 samples, its trials have 1150" in problem
+    describe(folder)
 
 
-@pytest.mark.parametrize(("old", "new"), [('"number"', '"boolean"'), ('"block"', '"blocks"')])
-def test_tables_that_do_not_follow_their_schema_are_found(packed, old, new):
-    schema = packed / "schema.json"
-    schema.write_text(schema.read_text().replace(old, new))
-    names = sorted(files(packed).keys() - {"SHA256SUMS"})
-    sums = subprocess.run(["sha256sum", *names], cwd=packed, check=True, capture_output=True)
-    (packed / "SHA256SUMS").write_bytes(sums.stdout)
-    assert any("trials.parquet" in problem for problem in verify(packed))
+def rename_a_column(folder):
+    """Change the schema, and the digests with it."""
+    schema = folder / "schema.json"
+    schema.write_text(schema.read_text().replace('"block"', '"blocks"'))
+    names = sorted(files(folder).keys() - {"SHA256SUMS"})
+    sums = subprocess.run(["sha256sum", *names], cwd=folder, check=True, capture_output=True)
+    (folder / "SHA256SUMS").write_bytes(sums.stdout)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (flip, "two/raw.tar.xz: altered"),
+        (lambda folder: (folder / "one/plan.json").unlink(), "one/plan.json: altered, missing"),
+        (lambda folder: (folder / "one/new").touch(), "one/new: altered, missing or not listed"),
+        (rename_a_column, "trials.parquet: schema.json has no block"),
+        (lose_a_trial, "1200 samples, its trials have 1150"),
+    ],
+)
+def test_damages_are_found(packed, damage, problem):
+    damage(packed)
+    result = CliRunner().invoke(cli.app, ["dataset", "verify", str(packed)])
+    assert result.exit_code == 1 and problem in result.output
+
+
+#: A file that cannot be read, and its bytes; or how the table of trials changes.
+UNREADABLE = {
+    "truncated": ("plan.json", b'{"format": 2, "stu'),
+    "format 99": ("plan.json", b'{"format": 99}'),
+    "brackets": ("plan.json", b"[" * 100_000),
+    "no study": ("plan.json", b'{"format": 2, "factors": {}}'),
+    "sessions of format 1": ("sessions.json", b'{"format": 1, "sessions": []}'),
+    "damaged trials": ("trials.parquet", b"PAR1" * 9),
+    "damaged samples": ("samples.parquet", b"PAR1" * 9),
+    "truncated record": ("trials/b01-p01-a1/trial.json", b'{"format": 2, "ro'),
+    "no factor": ("", lambda trials: trials.drop(columns="size_b")),
+    "a level of text": ("", lambda trials: trials.assign(size_b="x")),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_campaign_that_cannot_be_read_is_named_with_a_remedy(name, packed):
+    (file, content), folder = UNREADABLE[name], packed / "one"
+    trials = pd.read_parquet(folder / "trials.parquet")
+    if file:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    else:
+        content(trials).to_parquet(folder / "trials.parquet")
+    if "trial.json" in file:
+        (folder / "trials.parquet").unlink()
+    with pytest.raises(DatasetError) as caught:
+        campaign = load(folder)
+        repr(campaign), campaign.sessions, campaign.complete_blocks, campaign.samples("rtt_ns")
+    assert str(folder / file) in caught.value.where
+    assert caught.value.remedy and caught.value.exit_code == 1
+
+
+def test_a_folder_without_a_campaign_an_archive_and_campaigns_of_several_studies(local, tmp_path):
+    with pytest.raises(DatasetError, match="no campaign here"):
+        load(tmp_path)
+    archive = shutil.make_archive(str(tmp_path / "one"), "tar", local)
+    with pytest.raises(DatasetError, match=r"tar -xf .*one\.tar"):
+        load(archive)
+    for study in ("one", "other"):
+        campaign(tmp_path / "all" / study, study=study)
+    with pytest.raises(DatasetError, match=r"several studies(.|\n)*all/one, .*all/other"):
+        load(tmp_path / "all")
+
+
+def test_columns_that_were_not_measured_are_wrong_use(local):
+    with pytest.raises(UsageError, match="did you mean 'rtt_ns'"):
+        load(local / "one").samples("rtt")
+    with pytest.raises(UsageError, match="no column called 'sizes'"):
+        load(local / "one").samples("rtt_ns", sizes=1)
 
 
 def test_the_reference_is_as_described_and_a_folder_of_nothing_packed_is_refused(local):

@@ -1,4 +1,4 @@
-"""Signals handled like Ctrl-C, progress that goes past papermill, and the project's folder."""
+"""Signals handled like Ctrl-C, and the project's folder."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 from labkit import paths
 from labkit.errors import UsageError
 from labkit.paths import MARK, project
-from labkit.process import TERMINAL, announce, ended_as_by_ctrl_c
+from labkit.process import ended_as_by_ctrl_c
 
 
 def test_only_the_first_signal_interrupts():
@@ -44,18 +44,6 @@ def test_ignored_signals_and_threads_are_left_alone():
     finally:
         signal.signal(signal.SIGHUP, before)
     assert seen == [signal.SIG_DFL]
-
-
-def test_progress_goes_to_the_notebook_and_to_who_executes_it(tmp_path, monkeypatch, capsys):
-    terminal = tmp_path / "terminal"
-    terminal.write_text("before\n")
-    announce("one")
-    monkeypatch.setenv(TERMINAL, str(terminal))
-    announce("two")
-    monkeypatch.setenv(TERMINAL, str(tmp_path / "no" / "such"))
-    announce("three")
-    assert capsys.readouterr().out == "one\ntwo\nthree\n"
-    assert terminal.read_text() == "before\nlabkit: two\n"
 
 
 def test_a_project_is_the_nearest_folder_upwards_then_the_clone(tmp_path, monkeypatch):

@@ -22,21 +22,17 @@ def values(cell, block):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A campaign of three placements, one of which always fails, and two ways of waiting."""
-    return write(
+def whole(tmp_path_factory):
+    """Results of three placements, one of which always fails, and two ways of waiting."""
+    campaign = write(
         tmp_path_factory.mktemp("results") / "made-up",
         {"place": ["bare", "docker", "podman"], "wait": ["block", "spin"]},
         values,
         twice={"place": "bare"},
         infeasible=[{"condition": "lxc | block", "reason": "lxc is not installed"}],
         samples="rtt_ns",
-    ).path
-
-
-@pytest.fixture
-def whole(folder):
-    return results(folder)
+    )
+    return results(campaign.path)
 
 
 @pytest.fixture
@@ -129,10 +125,10 @@ def test_a_page_of_a_smaller_campaign_shows_the_rest(whole, cost):
 
 
 def test_a_saturated_load_generator_decides_nothing(blocking):
-    trials = blocking.campaign.trials
-    saturated = trials.assign(saturated=trials["place"] == "docker")
-    blocking.campaign.__dict__["trials"] = saturated
-    row = row_of(blocking.compare("place", to="bare"), "docker")
+    limited = results(blocking.campaign.path).where(wait="block")
+    saturated = blocking.campaign.trials["place"] == "docker"
+    limited.campaign.__dict__["trials"] = blocking.campaign.trials.assign(saturated=saturated)
+    row = row_of(limited.compare("place", to="bare"), "docker")
     assert row["verdict"] == "cannot tell" and "generator" in row["reason"]
 
 
@@ -167,12 +163,12 @@ def test_figures_have_the_levels_in_their_alternative_text(whole):
     assert all("bare" in one.alt for one in (*figures, measured.curve("wait", "place")))
 
 
-def test_claims_are_read_from_a_ledger_that_was_written_before(folder, tmp_path):
+def test_claims_are_read_from_a_ledger_that_was_written_before(whole, tmp_path):
     row = {"id": "p-1", "source": "p", "study": "made-up", "says": "It costs.", "place": "1"}
     row |= {"verdict": "holds", "marks": "•", "parts": "1.4x", "n_blocks": 10}
     rows = pd.DataFrame([row, {**row, "id": "p-2", "study": "another"}]).assign(needs="", why="")
     rows.to_csv(tmp_path / "ledger.csv", index=False)
-    table = results(folder, ledger=str(tmp_path / "ledger.csv")).claims("p")
+    table = results(whole.campaign.path, ledger=str(tmp_path / "ledger.csv")).claims("p")
     assert len(table.frame) == 1 and "It costs." in table._repr_html_()
 
 

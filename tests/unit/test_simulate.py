@@ -1,6 +1,7 @@
 """Rates of wrong words, from a few thousand simulated experiments with a fixed seed."""
 
-import importlib.util
+import runpy
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -9,14 +10,7 @@ from scipy import stats
 from labkit.paths import SHIPPED
 
 EXPERIMENTS = 2000
-
-
-@pytest.fixture(scope="module")
-def simulate():
-    spec = importlib.util.spec_from_file_location("simulate", SHIPPED / "benchmarks/simulate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SIMULATE = SimpleNamespace(**runpy.run_path(str(SHIPPED / "benchmarks/simulate.py")))
 
 
 @pytest.mark.parametrize(
@@ -31,10 +25,9 @@ def simulate():
         ("no difference", "the margin", "1", ("holds",), 0.05),
     ],
 )
-def test_a_word_is_seldom_wrong_at_its_edge(simulate, kind, truth, parts, wrong, rate):
-    truths = {(one.kind, one.name): one for one in simulate.TRUTHS}
-    scenario = simulate.Scenario(truths[kind, truth], parts, "8")
-    found = simulate.simulate(scenario, [], EXPERIMENTS)
+def test_a_word_is_seldom_wrong_at_its_edge(kind, truth, parts, wrong, rate):
+    truths = {(one.kind, one.name): one for one in SIMULATE.TRUTHS}
+    found = SIMULATE.simulate(SIMULATE.Scenario(truths[kind, truth], parts, "8"), [], EXPERIMENTS)
     # A true rate exceeds this once in 10,000 simulations.
     most = stats.binom.ppf(0.9999, EXPERIMENTS, rate) / EXPERIMENTS
     assert sum(found[word] for word in wrong) <= most
@@ -42,6 +35,6 @@ def test_a_word_is_seldom_wrong_at_its_edge(simulate, kind, truth, parts, wrong,
         assert 1 - found["covered"] <= most
 
 
-def test_the_page_shows_the_table(simulate):
+def test_the_page_shows_the_table():
     table = pd.read_csv(SHIPPED / "benchmarks/simulate.csv")
-    assert (SHIPPED / "docs/method-rates.md").read_text() == simulate.page(table)
+    assert (SHIPPED / "docs/method-rates.md").read_text() == SIMULATE.page(table)

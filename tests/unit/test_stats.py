@@ -12,7 +12,8 @@ from scipy import stats as scipy_stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
-from labkit.analysis.stats import BlockTable, Mean, NotMeasured, compare, holm, ratio
+from labkit import Study
+from labkit.analysis.stats import BlockTable, Mean, compare, holm, ratio
 from labkit.errors import UsageError
 
 DOCKER, BARE = {"place": "docker"}, {"place": "bare"}
@@ -148,6 +149,9 @@ def test_unknown_names_and_levels_are_refused(options):
         compared(trials(), **options)
 
 
-def test_a_condition_without_trials_is_not_measured():
-    with pytest.raises(NotMeasured):
-        of(trials(), {"place": "podman"})
+@pytest.mark.parametrize("margin", [5, 1, 0, -0.1, math.inf, math.nan])
+def test_a_margin_in_per_cent_is_refused(margin):
+    with pytest.raises(UsageError, match="margin"):
+        compared(trials(), margin=margin)
+    with pytest.raises(UsageError, match="margin"):
+        Study("made-up", lambda trial: None, {"at": ["a", "b"]}, margin=margin)

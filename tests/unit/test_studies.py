@@ -1,28 +1,40 @@
-"""The studies of this clone: their parameters, and campaigns measured in turn."""
+"""The studies of this clone: their parameters, campaigns measured in turn, and their progress."""
 
+import fcntl
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from made_up import write
+from made_up import RIG, write
 
-from labkit import studies
+from labkit import status, studies
 from labkit.errors import LabkitError, Rebooted, RigInUse, TimeOver, UsageError
 from labkit.paths import project
 from labkit.rig import lock
 
-
-def campaign(folder, *outcomes):
-    """Write a campaign of three blocks of two trials, given as those that were attempted."""
-    made = dict(zip([(block, n) for block in (1, 2, 3) for n in "ab"], outcomes, strict=False))
-    results = {"ok": [{"ns": 1}], "failed": [None], "failed ok": [None, {"ns": 1}]}
-    trial = {"n": ["a", "b"]}
-    write(folder, trial, lambda at, block: results.get(made.get((block, at["n"])), []), blocks=3)
+SHARED = {**RIG, "shared_kernel": True, "cpu_map": {"harness": "0"}}
+DONE = "ok,ok,ok,ok,ok,"
 
 
-@pytest.mark.parametrize("name", ["10", "affinity-spinning", "10-affinity-spinning"])
-def test_a_study_has_a_name_and_a_number(name):
-    (run,) = studies.plan_runs([name], "tiny", {})
-    assert (run.notebook.stem, run.study) == ("10-affinity-spinning", "affinity-spinning")
+def campaign(folder, outcomes=""):
+    """Write a campaign of three blocks of two trials, as far as `outcomes` has their attempts."""
+    trials = [
+        [{"ns": 1} if word == "ok" else None for word in one.split()] for one in outcomes.split(",")
+    ]
+    trials += [[]] * 6
+    levels = {"n": [0, 1]}
+    write(folder, levels, lambda at, block: trials[2 * block - 2 + at["n"]], blocks=3, rig=SHARED)
+    (folder / status.LOCK).write_text("process 7 on far")
+    return folder
+
+
+def measuring(folder):
+    """Lock a campaign as the process does that measures it, until the file is closed."""
+    file = (folder / status.LOCK).open("a")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
 def test_parameters_of_a_profile_a_file_and_the_command_line(tmp_path):
@@ -30,6 +42,7 @@ def test_parameters_of_a_profile_a_file_and_the_command_line(tmp_path):
     assert len(runs) == len(list(project("notebooks/studies").glob("*.ipynb")))
     assert runs[0].parameters["blocks"] == 3 and runs[0].parameters["messages"] == 1000
     assert runs[0].folder == project("data/local/tiny/affinity-spinning")
+    assert [runs[0]] * 2 == studies.plan_runs(["10", "10-affinity-spinning"], "tiny", {"blocks": 3})
     (tmp_path / "low.yaml").write_text("messages: 7\nseed: 1\n")
     (run,) = studies.plan_runs(["affinity-spinning"], str(tmp_path / "low.yaml"), {"seed": 9})
     assert run.parameters == {"messages": 7, "seed": 9, "data": "data/local/low"}
@@ -56,7 +69,7 @@ def test_a_study_is_executed_again_where_a_host_rebooted_or_the_rig_was_in_use(
     monkeypatch.setattr(lock, "current_holder", lambda: next(holders))
     monkeypatch.setattr(studies.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(studies.notebooks, "execute", execute)
-    campaign(tmp_path / "echo", *["ok"] * 6)
+    campaign(tmp_path / "echo", DONE + "ok")
     given = {"data": str(tmp_path), "new": True}
     run = studies.Run(Path("10-echo.ipynb"), "tiny", given)
     studies.measure(run, say=shown.append, wait=True)
@@ -72,19 +85,67 @@ def test_a_study_is_executed_again_where_a_host_rebooted_or_the_rig_was_in_use(
 @pytest.mark.parametrize(
     ("outcomes", "given", "error"),
     [
-        ("ok,failed ok,ok", {}, "of 6 planned trials 3 are left"),
+        (DONE + "failed ok", {}, ""),
         ("ok,failed ok,ok", {"only": [1]}, ""),
+        ("ok,failed ok,ok", {}, "of 6 planned trials 3 are left"),
         ("ok,failed ok,ok", {"only": [1, 2]}, "of 4 planned trials 1 are left"),
         ("ok,failed ok,ok,failed", {}, "of 6 planned trials 1 failed and 2 are left"),
         ("ok,failed ok,ok,failed", {"minutes": 5}, "of 6 planned trials 1 failed and 2"),
     ],
 )
 def test_planned_trials_that_failed_or_are_left_are_an_error(tmp_path, outcomes, given, error):
-    campaign(tmp_path / "echo", *outcomes.split(","))
+    campaign(tmp_path / "echo", outcomes)
     run = studies.Run(Path("10-echo.ipynb"), "tiny", {"data": str(tmp_path), **given})
-    if not error:
+    with pytest.raises(LabkitError, match=error) if error else nullcontext() as caught:
         studies.check_complete(run)
-        return
-    with pytest.raises(LabkitError, match=error) as caught:
-        studies.check_complete(run)
-    assert isinstance(caught.value, TimeOver) == ("minutes" in given)
+    assert not error or isinstance(caught.value, TimeOver) == ("minutes" in given)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "measures", "found"),
+    [
+        ("", True, ("running", 0, 0)),
+        ("ok,failed", True, ("running", 1, 1)),
+        ("ok,failed", False, ("stopped", 1, 1)),
+        (DONE + "failed failed", False, ("failed", 5, 1)),
+        (DONE + "failed ok", False, ("finished", 6, 0)),
+    ],
+)
+def test_every_state_of_a_campaign(tmp_path, outcomes, measures, found):
+    path = campaign(tmp_path / "made-up" / "1", outcomes)
+    with measuring(path) if measures else nullcontext():
+        (one,) = status.find([tmp_path])
+    assert (one.state, one.done, one.failed) == found and one.planned == 6
+    assert one.process == ("process 7 on far" if measures else "")
+    assert (one.left_seconds is None) == (outcomes == "")
+
+
+def test_the_newest_and_the_running_campaigns_are_shown(tmp_path):
+    _, running, new = (campaign(tmp_path / "quick" / "made-up" / name, "ok") for name in "123")
+    (new / "trials.parquet").touch()  # packed, so complete
+    with measuring(running):
+        found = status.find([tmp_path])
+    assert [(one.path, one.state) for one in found] == [(running, "running"), (new, "finished")]
+    assert status.find([new, new]) == status.find([new]) and not status.find([tmp_path / "none"])
+
+
+#: The command, and then its priority, CPUs and large imports.
+COMMAND = """
+import os, sys
+from labkit import cli
+try:
+    cli.main(["status", sys.argv[1]])
+except SystemExit as stop:
+    large = {"pandas", "numpy", "pyarrow", "IPython", "fabric", "yaml"} & set(sys.modules)
+    print(int(stop.code), os.nice(0), os.sched_getaffinity(0), large)
+"""
+
+
+def test_the_status_is_shown_away_from_the_measurement(tmp_path):
+    with measuring(campaign(tmp_path / "made-up" / "1", "failed")):
+        argv = [sys.executable, "-c", COMMAND, str(tmp_path)]
+        found = subprocess.run(argv, capture_output=True, text=True, check=True)
+    head, row, last = found.stdout.splitlines()
+    assert head.split()[:4] == ["state", "study", "trials", "failed"]
+    assert row.startswith("running (process 7 on far)  made-up  0/6     1")
+    assert last == "1 19 {0} set()"
