@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every test: the unit, rig and browser tests, and the analysis notebooks, which nbval executes,
-# comparing the cells that are tagged nbval-check-output with their committed outputs.
+# Every test but the slow ones: the unit, rig and browser tests, and the analysis notebooks, which
+# nbval executes, comparing the cells that are tagged nbval-check-output with their outputs.
 # Without arguments in three parts at once, since tests on the rig mostly wait for it; with
 # arguments in one, to which they are passed on: scripts/test.sh -k fence
 set -euo pipefail
@@ -44,7 +44,7 @@ LABKIT_REQUIRE_RIG='' beside unit tests/unit
 beside others tests --ignore tests/unit notebooks/analysis
 echo 'tests on the rig; all others run beside them, and are shown afterwards'
 status=0
-part rig "${pytest[@]}" tests -m 'rig and not apart' --durations=25 || status=$?
+part rig "${pytest[@]}" tests -m 'rig and not apart and not slow' --durations=25 || status=$?
 for run in "${runs[@]}"; do wait "$run" || status=$?; done
 runs=()
 cat "$output"/{unit,others,times}

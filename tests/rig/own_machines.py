@@ -5,24 +5,17 @@ user run in a mount and a network namespace of their own, in which nothing of th
 not their files below /run and /var/lib, not their sockets, not their locks.
 """
 
-from __future__ import annotations
-
-import atexit
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from uuid import uuid4
 
-from sshd import make_key
+from sshd import children, command, make_key
 
 from labkit.hosts import LocalHost, labelled, stop_labelled
 from labkit.rig import engine, netns, virtual
@@ -33,15 +26,20 @@ ssh = "127.0.0.1"
 port = {port}
 key = "{folder}/user"
 known_hosts = "{folder}/known_hosts"
-addresses = [{addresses}]
+addresses = {addresses}
 interfaces = ["lab0"]
 cpus = "{cpus}"
-scratch = "{scratch}"
+scratch = "{folder}/scratch/{role}"
 """
-BRIDGE = """
-engine = "{socket}"
-bridge_port = "lab1"
+BEGIN = 'name = "own"\npatience = 400\n'
+BRIDGE = """bridge_port = "lab1"
 bridge_address = "198.18.1.10/24"
+"""
+NETWORKS = """
+[networks]
+macvlan = "198.18.0.32/24"
+nat = "198.18.33.10/24"
+overlay = "198.18.35.10/24"
 """
 #: The port of the SSH servers, another than that of the namespaces' own ones.
 PORT = 2222
@@ -71,103 +69,69 @@ exec socat TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork EXEC:"$0 inside"
 """
 LABKIT = (sys.executable, "-m", "labkit.cli")
 ROLES = ("generator", "sut", "clean")
+#: With the further hosts of the second rig file.
+ALL_ROLES = (*ROLES, "peer", "collector")
 
 
-@cache
-def scratch_of_sut() -> Path:
-    """Return a scratch folder that all tests of a run share: unpacked, the images take 2 GB."""
-    folder = Path(tempfile.mkdtemp(prefix="labkit-tests-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder / "scratch" / "sut"
-
-
-@dataclass
 class Machines:
-    """Hosts with SSH servers of their own; `path` is the rig file that describes them.
+    """Hosts with SSH servers, boots and journals of their own, and two rig files about them.
 
-    They share the kernel of this machine, or, `apart`, have boot identifiers and journals of their
-    own.
+    `path` is of three hosts, and `networked` of all, with networks that labkit creates.
     """
 
-    folder: Path
-    apart: bool = True
-    servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    ways: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    def __init__(self, folder):
+        self.folder, self.servers, self.ways = folder, {}, []
+        self.path, self.networked = folder / "rig.toml", folder / "networked.toml"
+        make_key(folder / "user")
+        tables = {role: self.table(role) for role in ALL_ROLES}
+        tables["sut"] += f'engine = "{engine.SOCKET}"\n'
+        bridged = {**tables, "sut": tables["sut"] + BRIDGE}
+        self.path.write_text(BEGIN + "".join(bridged[role] for role in ROLES))
+        tables["sut"] += f'exec_root = "{netns.DIRECTORY}/docker"\n'
+        tables["peer"] += f'engine = "{engine.PEER_SOCKET}"\nexec_root = "{netns.DIRECTORY}/peer"\n'
+        tables["collector"] += 'mirrors = ["sut"]\n'
+        self.networked.write_text(BEGIN + "".join(tables.values()) + NETWORKS)
 
-    @property
-    def path(self) -> Path:
-        return self.folder / "rig.toml"
-
-    def describe(self) -> None:
-        """Write the rig file."""
-        make_key(self.folder / "user")
-        tables = [self.table(role) for role in ROLES]
-        tables[1] += BRIDGE.format(socket=engine.SOCKET)
-        self.path.write_text('name = "own"\npatience = 400\n' + "".join(tables))
-
-    def table(self, role: str, *lines: str) -> str:
+    def table(self, role):
         """Make a host's key and the way to it, and return its table of the rig file."""
-        port = 22000 + int(netns.address(role).rpartition(".")[2])
+        address = netns.address(role)
+        port = 22000 + int(address.rpartition(".")[2])
         kind, blob, *_ = make_key(self.folder / role).split()
         with (self.folder / "known_hosts").open("a") as known:
             known.write(f"[127.0.0.1]:{port} {kind} {blob}\n")
         way = self.folder / f"way-{role}"
-        places = {"namespace": netns.namespace(role), "address": netns.address(role)}
+        places = {"namespace": netns.namespace(role), "address": address}
         way.write_text(_WAY.format(inner=PORT, port=port, **places))
         way.chmod(0o755)
-        addresses = [netns.address(role)]
-        if role in netns.PORTS:
-            addresses = [text.partition("/")[0] for text in netns.PORTS[role][0].addresses]
-        text = HOST.format(
-            role=role,
-            port=port,
-            folder=self.folder,
-            addresses=", ".join(f'"{address}"' for address in addresses),
-            cpus=virtual.cpu_map()[role if role in ROLES else "generator"],
-            scratch=scratch_of_sut() if role == "sut" else self.folder / "scratch" / role,
-        )
-        return text + "".join(f"{line}\n" for line in lines)
+        cpus = virtual.cpu_map()[role if role in ROLES else "generator"]
+        addresses = json.dumps([one.partition("/")[0] for one in netns.ALL[role][0].addresses])
+        named = {"role": role, "port": port, "folder": self.folder}
+        return HOST.format(**named, addresses=addresses, cpus=cpus)
 
-    def start(self, role: str) -> None:
+    def start(self, role):
         """Boot a host: start its SSH server, with a new boot identifier."""
         boot = self.folder / f"boot-{role}"
         boot.write_text(f"{uuid4()}\n")
-        Path("/run/sshd").mkdir(exist_ok=True)
-        options = {
-            "ListenAddress": netns.address(role),
-            "Port": PORT,
-            "HostKey": self.folder / role,
-            "AuthorizedKeysFile": self.folder / "user.pub",
-            "PidFile": "none",
-            "StrictModes": "no",
-            "UsePAM": "no",
-            "UseDNS": "no",
-            "Subsystem": "sftp internal-sftp",
-            "SetEnv": "SHLVL=1",
-        }
-        argv = [*netns.inside(role)]
-        if self.apart:
-            journal = str(self.folder / f"journal-{role}")
-            argv += ["unshare", "--mount", "--propagation", "slave"]
-            argv += ["sh", "-euc", _SSHD, "boot", str(boot), journal]
-        argv += ["/usr/sbin/sshd", "-D", "-f", "/dev/null"]
-        argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
+        argv = [*netns.inside(role), "unshare", "--mount", "--propagation", "slave"]
+        argv += ["sh", "-euc", _SSHD, "boot", str(boot), str(self.folder / f"journal-{role}")]
+        key, authorized = self.folder / role, self.folder / "user.pub"
+        argv += command(netns.address(role), PORT, key, authorized)
         self.servers[role] = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
 
-    def open_ways(self) -> None:
+    def open_ways(self):
         """Make the hosts reachable from this process too."""
         for way in self.folder.glob("way-*"):
             self.ways.append(subprocess.Popen([str(way)], start_new_session=True))
 
-    def stop(self, role: str) -> None:
+    def stop(self, role):
         """End a host's SSH server and its sessions, which leaves detached jobs running."""
         server = self.servers.pop(role)
-        for child in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
+        for child in children(server.pid):
+            os.kill(child, signal.SIGKILL)
         server.kill()
         server.wait()
 
-    def reboot(self, role: str, seconds: float) -> None:
+    def reboot(self, role, seconds):
         """End all that ran on a host; after some seconds it answers again."""
         self.stop(role)
         stop_labelled(LocalHost(), "trial-")
@@ -176,7 +140,7 @@ class Machines:
         time.sleep(seconds)
         self.start(role)
 
-    def cut(self, role: str, seconds: float) -> None:
+    def cut(self, role, seconds):
         """Lose every packet between the harness and a host for some seconds."""
         # The way to its SSH server is its loopback interface; the lab's links are others.
         # A bucket that no packet fits into; not every kernel has netem.
@@ -186,7 +150,7 @@ class Machines:
         time.sleep(seconds)
         LocalHost().run("tc", "-n", name, "qdisc", "del", "dev", "lo", "root")
 
-    def command(self, *argv: str) -> subprocess.Popen[str]:
+    def command(self, *argv):
         """Start a command on a machine that shares no state with the hosts."""
         hidden = ["unshare", "--mount", "--net", "sh", "-euc", _ELSEWHERE, "elsewhere"]
         hidden += [str(self.folder), *argv]
@@ -198,7 +162,7 @@ class Machines:
             start_new_session=True,
         )
 
-    def labkit(self, *argv: str) -> str:
+    def labkit(self, *argv):
         """Run a command of labkit to its end, and return what it printed."""
         process = self.command(*LABKIT, *argv)
         text, _ = process.communicate(timeout=400)
@@ -207,12 +171,11 @@ class Machines:
 
 
 @contextmanager
-def machines(folder: Path, *, apart: bool = True) -> Iterator[Machines]:
+def machines(folder):
     """Make machines of the namespaces of a virtual rig that is up."""
-    made = Machines(folder, apart)
-    made.describe()
+    made = Machines(folder)
     try:
-        for role in ROLES:
+        for role in ALL_ROLES:
             made.start(role)
         yield made
     finally:
@@ -224,38 +187,31 @@ def machines(folder: Path, *, apart: bool = True) -> Iterator[Machines]:
         shutil.rmtree(folder / "scratch", ignore_errors=True)
 
 
-def state() -> dict[str, Sequence[str]]:
-    """Return everything that a campaign may leave on the hosts."""
-    local, env = LocalHost(), {"DOCKER_HOST": engine.SOCKET}
+#: Commands that print what a campaign may leave on this machine, and on one of the hosts.
+STATE = """
+docker ps --all --quiet
+docker network ls --format '{{.Name}} {{.Driver}}' | sort
+ls /run/netns /var/lib/labkit/journal
+find /sys/fs/cgroup -path '*/labkit-host/*' -type d | sort
+grep -s . /proc/irq/*/smp_affinity_list
+"""
+HOST_STATE = """
+ip -o link show | cut -d: -f2- | sort
+tc qdisc show
+# Without counters of packets.
+nft --stateless list ruleset | sort
+sysctl -a --pattern '^net[.](core|ipv4)' | grep -v random
+grep -s . "$1"/class/net/*/queues/rx-*/rps_cpus || true
+"""
 
-    def lines(*argv: str, **more: object) -> list[str]:
-        return local.run(*argv, **more).stdout.splitlines()  # type: ignore[arg-type]
 
-    found: dict[str, Sequence[str]] = {
-        "containers": lines("docker", "ps", "--all", "--quiet", env=env),
-        "networks": lines("docker", "network", "ls", "--format", "{{.Name}} {{.Driver}}", env=env),
-        "processes": [f"{label} {argv}" for _, label, argv in labelled(local, "trial-")],
-        "namespaces": sorted(map(str, Path("/run/netns").iterdir())),
-        "groups": sorted(map(str, Path("/sys/fs/cgroup").glob("**/labkit-host/**"))),
-        "interrupts": sorted(
-            f"{path} {path.read_text()}" for path in Path("/proc/irq").glob("*/smp_affinity_list")
-        ),
-        "journal": sorted(map(str, Path("/var/lib/labkit/journal").glob("[!l]*"))),
-    }
-    for role in ROLES:
-        name = netns.PREFIX + role
-        found[f"links {role}"] = lines("ip", "-n", name, "-o", "link", "show")
-        found[f"queues {role}"] = lines("tc", "-n", name, "qdisc", "show")
-        enter = ("nsenter", f"--net=/run/netns/{name}")
-        # Without counters of packets.
-        found[f"rules {role}"] = sorted(lines(*enter, "nft", "--stateless", "list", "ruleset"))
-        found[f"settings {role}"] = [
-            line
-            for line in lines(*enter, "sysctl", "-a", "--pattern", "^net[.](core|ipv4)")
-            if "random" not in line
-        ]
-        found[f"masks {role}"] = [
-            f"{path} {path.read_text()}"
-            for path in sorted(netns.sysfs(role).glob("class/net/*/queues/rx-*/rps_cpus"))
-        ]
+def state():
+    """Return all that a campaign may leave on the hosts, as lines by where they are."""
+    local = LocalHost()
+    found = {"processes": [f"{label} {argv}" for _, label, argv in labelled(local, "trial-")]}
+    shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": engine.SOCKET}, check=False)
+    found["machine"] = shown.stdout.splitlines()
+    for role in ALL_ROLES:
+        argv = (*netns.inside(role), "sh", "-c", HOST_STATE, "state", str(netns.sysfs(role)))
+        found[role] = local.run(*argv).stdout.splitlines()
     return found

@@ -1,102 +1,136 @@
-"""The command line and a study notebook as programs, which bring up the rig themselves."""
+"""The command line, notebooks and the documentation's code, which bring up the rig themselves."""
 
-from __future__ import annotations
-
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import nbformat
 import pytest
+from click.testing import CliRunner
+from nbclient import NotebookClient
 
-from labkit import load
-from labkit.paths import SHIPPED as ROOT
+from labkit import cli, load, project, studies
+from labkit.notebooks import execute
+from labkit.paths import SHIPPED
 from labkit.rig import lock, netns
+from labkit.status import find
 
 pytestmark = pytest.mark.rig
-#: A part of the first study: one network, no capture. As found, as tests beside it use both CPUs,
-#: which makes trials without a shared cache, failed attempts otherwise, likely.
-SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}, shared_cache: as found}"
-#: Seconds to wait for other users of the machine's rig.
+#: Linpack alone, twice in each of three blocks: seconds.
+SMALL = {"services": "[linpack]", "cases": "['1']", "blocks": "3"}
+#: Seconds to wait for the first trial, and for other users of the machine's rig.
 PATIENCE = 900.0
 
 
-def start(folder: Path, *argv: str) -> subprocess.Popen[bytes]:
-    """Start a program of the project when nobody uses the rig; it writes into a file `said`."""
+def seen(folder):
+    (campaign,) = find([folder])
+    return campaign
+
+
+def test_a_run_without_a_terminal_is_shown_ended_and_resumed(tmp_path):
+    given = [word for pair in SMALL.items() for word in ("-p", *pair)]
+    run = [sys.executable, "-m", "labkit.cli", "run", "interference", "-P", "tiny", "--wait"]
+    run += [*given, "-p", "data", str(tmp_path / "data")]
+    folder, log = tmp_path / "data" / "interference", tmp_path / "log"
+    with log.open("a") as output:  # as `nohup labkit run ... >>log 2>&1 &`
+        process = subprocess.Popen(
+            ["nohup", *run], cwd=SHIPPED, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
     deadline = time.monotonic() + PATIENCE
-    while lock.current_holder() and time.monotonic() < deadline:
-        time.sleep(0.5)
-    with (folder / "said").open("w") as said:
-        command = [sys.executable, "-m", *argv]
-        return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said, start_new_session=True)
+    while not sum(one.done for one in find([folder])) and time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.3)
+    running = seen(folder)
+    os.kill(process.pid, signal.SIGTERM)
+    assert (running.state, running.study) == ("running", "interference"), log.read_text()
+    assert running.process.startswith("process ") and running.done >= 1
+    assert process.wait(PATIENCE) == 1
+    assert "labkit: interrupted; what was measured is kept" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    stopped = seen(folder)
+    assert stopped.state == "stopped" and stopped.done >= running.done
+    # The rig is down again.
+    assert netns.existing() == [] and lock.current_holder() is None
+    assert log.read_text().count(" ok: ") == stopped.done
+    with (tmp_path / "said").open("w") as said:  # not to its end, as a shell's > opens it
+        resumed = subprocess.run(run, cwd=SHIPPED, stdout=said, stderr=said, check=False)
+    text = (tmp_path / "said").read_text()
+    assert resumed.returncode == 0, text
+    assert "measuring interference (tiny)" in text and text.endswith(".ipynb\n")
+    finished = seen(folder)
+    assert finished.state == "finished"
+    assert len(load(folder).trials) == len(load(folder).ok) == finished.planned
 
 
-def papermill(folder: Path, **parameters: str) -> list[str]:
-    notebook = "notebooks/studies/10-affinity-spinning.ipynb"
-    pairs = {"data": str(folder / "data"), "blocks": "1"} | parameters
-    given = [text for name, value in pairs.items() for text in ("-p", name, value)]
-    words = ["papermill", "--log-level", "ERROR", notebook, str(folder / "out.ipynb")]
-    return [*words, "-y", SMALL, *given]
+def test_a_question_is_answered_by_measuring(tmp_path, monkeypatch):
+    profile, fewer = studies._profile, {"blocks": 2, "calls": 200, "data": str(tmp_path)}
+    monkeypatch.setattr(studies, "_profile", lambda *of: {**profile(*of), **fewer})
 
-
-def snapshot(path: Path) -> dict[str, bytes]:
-    files = (one for one in path.rglob("*") if one.is_file() and one.name != ".lock")
-    return {str(one): one.read_bytes() for one in files}
-
-
-def test_a_study_notebook_measures_resumes_and_begins_anew(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    first = start(tmp_path, *papermill(tmp_path, messages="500"))
-    assert first.wait(600) == 0, said.read_text()[-3000:]
-    campaign = load(tmp_path / "data" / "affinity-spinning")
-    planned = len(campaign.plan["conditions"])
-    assert planned == len(campaign.ok) == campaign.ok["trial"].nunique() > 12
-    for path in campaign.path.glob("trials/*/trial.json"):
-        record = json.loads(path.read_text())
-        assert record["verification"]["allowed CPUs"]
-        assert {"context_switches", "server_last_cpu", "steal"} <= set(record["rows"][0])
-    before = snapshot(campaign.path)
-    assert start(tmp_path, *papermill(tmp_path, messages="600")).wait(600) != 0
-    assert "settings.messages: 500 -> 600" in said.read_text()
-    assert snapshot(tmp_path / "data") == before
-
-    def finished() -> int:
-        return len(list(tmp_path.glob("data/*/*/trials/b*/trial.json")))
-
-    # Interrupted as by a terminal when a trial of another campaign is finished.
-    before_anew = finished()
-    anew = start(tmp_path, *papermill(tmp_path, messages="600", new="True"))
-    while anew.poll() is None and finished() == before_anew:
-        time.sleep(0.2)
-    assert anew.poll() is None, said.read_text()[-3000:]
-    os.killpg(anew.pid, signal.SIGINT)
-    assert anew.wait(120) != 0
-    assert snapshot(campaign.path) == before
-    newest = load(tmp_path / "data" / "affinity-spinning")
-    assert newest.path != campaign.path and newest.plan["settings"]["messages"] == 600
-    assert 1 <= len(newest.ok) == len(newest.trials) < planned
-    # papermill kills its kernel, so that the rig may still be there.
-    assert start(tmp_path, "labkit.cli", "clean").wait(120) == 0
-    assert netns.existing() == []
-
-
-def test_a_question_is_answered_by_measuring() -> None:
-    def ask(*options: str) -> str:
-        argv = [sys.executable, "-m", "labkit.cli", "ask", "network-isolation", *options]
-        found = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert found.returncode == 0, found.stderr
+    def ask(*options):
+        found = CliRunner().invoke(cli.app, ["ask", "network-isolation", *options])
+        assert found.exit_code == 0, found.output
         return found.stdout
 
-    answer = ask("--new", "--wait")
-    campaign = load(ROOT / "data" / "local" / "ask" / "network-isolation")
-    page = ROOT / "reports" / "25-network-isolation.html"
-    assert f"page: {page}\n" in answer and page.is_file()
+    answer, page = ask("--wait"), project("reports") / "25-network-isolation.html"
+    campaign = load(tmp_path / "network-isolation")
+    assert f"page: {page}\n" in answer and "docker nat" in answer
     assert "95 %" in page.read_text(encoding="utf-8")
-    assert len(campaign.ok) > 0 and campaign.plan["blocks"] >= 6
-    if campaign.complete_blocks == campaign.plan["blocks"]:  # else its minutes were over
-        assert "docker nat" in answer
-        assert {"docker host", "docker bridge", "docker nat"} <= set(campaign.ok["placement"])
-        assert ask() == answer, "it measured again"
+    assert {"docker host", "docker bridge", "docker nat"} <= set(campaign.ok["placement"])
+    assert ask() == answer, "it measured again"
+    assert len(load(campaign.path).trials) == len(campaign.trials)
+
+
+def start_notebook(folder):
+    """Execute the first notebook, and return what it showed."""
+    output = folder / "out.ipynb"
+    given = {"rig": "virtual", "data": str(folder), "networks": ["nat"], "blocks": 1}
+    given |= {"messages": 200}
+    execute(project("notebooks/00-start.ipynb"), output, given, cwd=project())
+    cells = nbformat.read(output, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    return [output["data"] for output in outputs if "data" in output]
+
+
+def test_the_first_notebook_measures_answers_and_does_not_measure_again(tmp_path):
+    shown = start_notebook(tmp_path)
+    campaign = load(tmp_path / "start")
+    assert set(campaign.ok["placement"]) == {"bare rules", "docker nat"}
+    assert len(campaign.ok) == len(campaign.plan["conditions"]) == 4
+    answer, figure, validity = shown[-3:]
+    said = answer["text/plain"]
+    assert "cannot tell whether docker nat differs from bare rules" in said and "1 block" in said
+    assert "image/svg+xml" in figure
+    assert "ratio of repeats" in validity["text/plain"] and "nan" not in validity["text/plain"]
+    logs = sorted(campaign.path.glob("logs/*"))
+    assert start_notebook(tmp_path)[-3:] == shown[-3:]
+    assert sorted(campaign.path.glob("logs/*")) == logs, "it measured again"
+
+
+def cells(parameters, *sources):
+    """Execute cells as a notebook in the project's folder, the first with the tag `parameters`."""
+    first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
+    notebook = nbformat.v4.new_notebook(cells=[first, *map(nbformat.v4.new_code_cell, sources)])
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3")
+    client.execute(cwd=str(project()))
+
+
+def test_the_study_of_the_howto_measures_and_analyses(tmp_path):
+    text = project("docs/extend.md").read_text(encoding="utf-8")
+    fenced = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    parameters, protocol, where, analysis = fenced
+    folder = tmp_path / "data"
+    cells(parameters + f"data = {str(folder)!r}\nblocks = 1\n", protocol)
+    assert len(load(folder / "prime-numbers").ok) == 4
+    cells(where + f"data = {str(folder / 'prime-numbers')!r}\n", analysis)
+
+
+@pytest.mark.slow
+def test_a_campaign_that_is_killed_twice_loses_and_leaves_nothing():
+    script = SHIPPED / "benchmarks" / "chaos.py"
+    argv = [sys.executable, str(script), "--seed", "25", "--kills", "2"]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.endswith(" 0 lost, leaked, left or wrong\n")

@@ -1,20 +1,16 @@
 """The laboratory as an image: built by an engine of the lab, it answers a question in itself."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from labkit.hosts import LocalHost
 from labkit.paths import SHIPPED
 from labkit.rig import engine, images, lock
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.slow]
 
 
 @pytest.fixture
-def socket() -> Iterator[str]:
+def socket():
     """An engine that runs privileged containers."""
     local = LocalHost()
     with lock.locked(patience=900), engine.building_daemon(local) as found:
@@ -28,15 +24,11 @@ def socket() -> Iterator[str]:
         yield found
 
 
-def test_a_question_is_answered_in_a_container(socket: str) -> None:
+def test_a_question_is_answered_in_a_container(socket):
     env, tag = {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}, "labkit/lab:test"
     build = ("docker", "build", "--network", "host", "--tag", tag, "--file")
-    local = LocalHost()
-    local.run(
-        *build, str(SHIPPED / "containers/lab/Dockerfile"), str(SHIPPED), env=env, timeout=900
-    )
+    local, patient = LocalHost(), {"env": env, "timeout": 900}
+    local.run(*build, str(SHIPPED / "containers/lab/Dockerfile"), str(SHIPPED), **patient)
     run = ("docker", "run", "--rm", "--privileged", "--network", "host")
-    answered = local.run(
-        *run, "--volume", "/var/lib/labkit", tag, "ask", "rps", env=env, timeout=900
-    )
+    answered = local.run(*run, "--volume", "/var/lib/labkit", tag, "ask", "rps", **patient)
     assert "with RPS" in answered.stdout and "65-rps.html" in answered.stdout

@@ -1,38 +1,202 @@
-"""Machines of one's own that are cut off, rebooted, or left by a killed labkit."""
+"""Machines of one's own by SSH: trials on them, and cuts, reboots and kills that leave nothing.
 
-from __future__ import annotations
+They are namespaces of the virtual rig, with SSH servers, boots and journals of their own.
+"""
 
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from own_machines import LABKIT, Machines, machines, state
+from loads import echoes, ping_pong
+from own_machines import LABKIT, machines, state
 
+from labkit import Study, bare, docker, treatments
+from labkit.campaign.trial import Trial
 from labkit.data import load
+from labkit.errors import RigError
+from labkit.hosts import LocalHost, labelled, start_job
+from labkit.pcap import read
+from labkit.placement import container, waiting
+from labkit.rig import engine, images, virtual
+from labkit.rig import machines as inventory
+from labkit.rig.base import Additions
 from labkit.status import find
+from labkit.tools import sockperf
 
 pytestmark = pytest.mark.rig
-#: Seconds for which a host cannot be reached, one after the other; LABKIT_CUTS=5,20,75,300 takes
-#: ten minutes.
-CUTS = [float(text) for text in os.environ.get("LABKIT_CUTS", "5").split(",")]
+CREATED = ("macvlan", "nat", "overlay")
+LEFT = ("--label=labkit=trial-1-x", "--cgroup-parent=/labkit")
 
 
 @pytest.fixture(scope="module")
-def own(namespaces: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+def own(namespaces, tmp_path_factory):
     with machines(tmp_path_factory.mktemp("machines")) as made:
+        made.open_ways()
         yield made
 
 
-def done(data: Path) -> int:
+def opened(path, say=print, **added):
+    """Open a rig of machines below the one of this machine, whose lock the fixture holds."""
+    return inventory.opened(str(path), Additions(**added), say)
+
+
+def docker_cli(*argv, socket=engine.SOCKET):
+    return LocalHost().run("docker", *argv, env={"DOCKER_HOST": socket}).stdout
+
+
+def ping(trial, placement):
+    with trial.serve(sockperf.server("block"), placement) as server:
+        # The output of the tool does not depend on the placement, and it sleeps before it sends.
+        if placement == bare("clean"):
+            return trial.measure(
+                sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
+            )
+        return trial.measure(echoes(server.address))
+
+
+def test_a_campaign_on_every_baseline_level_and_network(own, tmp_path):
+    levels = [bare(level) for level in ("clean", "rules", "chroot", "cgroup")]
+    placements = [*levels, docker("host"), docker("bridge"), docker("nat")]
+    factors = {"placement": placements, "affinity": treatments.Pinning("split")}
+    tools = {"sockperf": sockperf.probe}
+    with opened(own.path) as rig:
+        plan = Study("own", ping, factors, tools=tools).plan(rig, blocks=1, seed=1)
+        assert not plan.design.infeasible
+        campaign = plan.run(into=tmp_path)
+        described = rig.describe()
+    assert list(campaign.trials.status) == ["ok"] * 7
+    # Counters of the servers' hosts, each with a kernel.
+    assert (campaign.ok[["server_switches", "context_switches"]] > 0).all(axis=None)
+    assert rig.kind == "inventory" and not rig.shared_kernel
+    assert not {"clean-host", "docker", "rules", "layer2", "chroot"} & set(rig.missing)
+    assert set(described["hosts"]) == {"generator", "sut", "clean"}
+    assert rig.owns("198.18.1.10") and not rig.owns("198.18.0.1")
+    assert docker_cli("ps", "--all", "--quiet") == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('interfaces = ["lab0"]', 'interfaces = ["lab7"]', "there is no interface lab7"),
+        ('"198.18.0.3"]', '"198.18.0.33"]', "198.18.0.33 is not on lab0"),
+        ("docker.sock", "nowhere.sock", "no Docker Engine answers"),
+        ('cpus = "1"', 'cpus = "1023"', "it has no CPU"),
+        ('bridge_port = "lab1"', 'bridge_port = "lab9"', "there is no interface lab9"),
+        ('scratch = "', 'scratch = "/dev/null', "is not writable"),
+        ('"198.18.1.10/24"', '"198.18.1.10/25"', "not labbr0 198.18.1.0/25"),
+    ],
+)
+def test_a_host_that_differs_from_the_file_is_an_error(own, old, new, why):
+    path, text = own.folder / "wrong.toml", own.path.read_text()
+    assert old in text or virtual.cpu_map()["sut"] != "1"
+    head, mark, rest = text.partition("[hosts.sut]")
+    path.write_text(head + mark + rest.replace(old, new, 1))
+    with pytest.raises(RigError) as caught, opened(path):
+        pass
+    assert why in caught.value.why and caught.value.remedy
+
+
+# Two hosts with an engine each, and networks between them.
+
+
+@pytest.fixture(scope="module")
+def networked(own):
+    before = state()
+    added = {"networks": CREATED, "peer": ("net",), "collector": ("sut",)}
+    with opened(own.networked, **added) as rig:
+        yield rig
+    assert state() == before
+
+
+def make(rig, placement, name):
+    treated = {"affinity": treatments.Pinning()}
+    levels = {"placement": placement, "affinity": "split"}
+    return Trial(rig, levels, f"trial-0-{name}", treatments=treated)
+
+
+@pytest.mark.parametrize(
+    "placement", [*map(docker, ("host", "nat", "macvlan", "overlay")), container("lxc", "nat")]
+)
+def test_containers_of_two_machines_reach_each_other(networked, placement):
+    assert networked.infeasible(placement) is None
+    two_hosts = treatments.SecondHost(at=2, spread=True)
+    assert two_hosts.feasibility(networked, 2, {"placement": placement}) is None
+    trial = make(networked, placement, "networks")
+    peer = {"name": "client", "at": "peer", "cpus": trial.cpus("generator")}
+    with trial.serve(sockperf.server("block"), placement) as server:
+        if placement.network != "overlay":
+            assert trial.measure(echoes(server.address)).messages == 200
+        if placement.runtime == "docker":
+            with trial.serve(waiting("net"), placement, **peer) as client:
+                assert client.host.name == "peer" and server.host.name == "sut"
+                assert trial.measure(ping_pong(server.address), inside=client).messages >= 100
+    subnet = {"macvlan": "198.18.0.", "overlay": "198.18.35."}
+    assert server.address.startswith(subnet.get(placement.network, "198.18."))
+
+
+def test_images_are_built_over_ssh_and_sent_to_an_engine_that_lacks_them(networked, tmp_path):
+    source = tmp_path / "probe"
+    (source / "sub").mkdir(parents=True)
+    (source / "Dockerfile").write_text(f"FROM {images.BASE}\nCOPY sub /probe\n")
+    (source / "sub" / "bytes").write_bytes(bytes(range(256)))
+    name, place = images.tag(source), (source, str(tmp_path / "store"), "/labkit")
+    host, peer = networked.hosts["sut"], networked.hosts["peer"]
+    try:
+        image = images.ensure_image(host, engine.SOCKET, *place)
+        assert image.reference == name
+        assert (Path(image.rootfs) / "probe" / "bytes").read_bytes() == bytes(range(256))
+        marker = Path(image.rootfs) / "marker"
+        marker.touch()
+        assert images.ensure_image(host, engine.SOCKET, *place) == image
+        assert marker.exists(), "an image is unpacked once"
+        inventory.send_images(engine.SOCKET, peer, engine.PEER_SOCKET, [name], print)
+        assert engine.digests(peer, engine.PEER_SOCKET, [name]) == {name: image.digest}
+    finally:
+        for socket in (engine.SOCKET, engine.PEER_SOCKET):
+            docker_cli("image", "rm", "--force", name, socket=socket)
+
+
+def test_the_next_user_removes_all_of_a_killed_campaign(own, networked):
+    # An engine keeps a network that a container is on.
+    image, lines = networked.targets["sut"].images["net"].reference, list[str]()
+    network = "--network=labkit-macvlan"
+    docker_cli("run", "--detach", "--pull=never", *LEFT, network, image, "sleep", "600")
+    directory, host = str(own.folder / "left"), networked.hosts["generator"]
+    start_job(host, ["sleep", "600"], directory=directory, label="trial-1-x")
+    with opened(own.networked, lines.append):
+        assert docker_cli("ps", "--all", "--quiet") == ""
+        assert labelled(LocalHost(), "trial-") == []
+    for kind in ("process", "container", *(f"network labkit-{name}" for name in CREATED)):
+        assert any(f"removed {kind}" in line for line in lines), (kind, lines)
+
+
+def test_a_mirror_is_used_only_where_it_shows_both_directions(own, namespaces, networked):
+    capture = treatments.PacketCapture()
+    assert "does not see what sut sends" in (capture.feasibility(networked, "on", {}) or "")
+    assert "collector" not in networked.targets
+    with namespaces.mirror(), opened(own.networked, collector=("sut",)) as rig:
+        assert capture.feasibility(rig, "on", {}) is None
+        trial = make(rig, bare("rules"), "capture")
+        with (
+            trial.serve(sockperf.server("block"), bare("rules")) as server,
+            trial.capture("udp port 11111") as captured,
+        ):
+            trial.measure(echoes(server.address, 50))
+    assert len(read(captured.packets, captured.summary).packets) >= 100
+
+
+# Labkit as a program on another machine.
+
+
+def done(data):
     return sum(one.done for one in find([data]))
 
 
-def until(data: Path, number: int, process) -> None:
+def until(data, number, process):
     """Wait until a campaign has measured so many trials and is in the middle of another."""
     for _ in range(4000):
         if done(data) >= number:
@@ -44,40 +208,35 @@ def until(data: Path, number: int, process) -> None:
     pytest.fail("no trial was measured")
 
 
-def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
-    own: Machines, tmp_path: Path
-) -> None:
+def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(own, tmp_path):
     own.labkit("clean", "--rig", str(own.path))  # of what other tests left
     before, data = state(), tmp_path / "data"
-    run = (*LABKIT, "run", "affinity-spinning", "-P", "tiny", "--rig", str(own.path))
-    run += ("-p", "data", str(data), "-p", "networks", "[host]")
-    run += ("-p", "cells", "{ladder: [], capture: []}", "-p", "blocks", str(len(CUTS)))
+    run = (*LABKIT, "run", "interference", "-P", "tiny", "--rig", str(own.path))
+    run += ("-p", "data", str(data), "-p", "services", "[linpack]", "-p", "cases", "['1']")
+    run += ("-p", "blocks", "5")
     draw = random.Random(os.environ.get("LABKIT_SEED", "1"))
 
     process = own.command(*run)
     until(data, 2, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    killed = load(data / "affinity-spinning").trials["trial"].tolist()
+    killed = load(data / "interference").trials["trial"].tolist()
     assert state() != before
     own.labkit("clean", "--rig", str(own.path))
     assert state() == before
-    again = own.labkit("clean", "--rig", str(own.path))
-    assert again.splitlines() == [f"{role}: nothing was left" for role in own.servers]
 
     process = own.command(*run)
     time.sleep(draw.uniform(1, 4))  # while the rig is being opened
-    own.cut(draw.choice(["generator", "sut"]), min(CUTS[-1], 75))
-    for seconds in CUTS:
-        until(data, done(data) + 1, process)
-        time.sleep(draw.uniform(0, 0.5))
-        own.cut(draw.choice(["generator", "sut"]), seconds)
+    own.cut(draw.choice(["generator", "sut"]), 5)
+    until(data, done(data) + 1, process)
+    time.sleep(draw.uniform(0, 0.5))  # in the middle of another trial
+    own.cut(draw.choice(["generator", "sut"]), 5)
     until(data, done(data) + 1, process)
     own.reboot("sut", 5)
     said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said
     assert "host sut has rebooted; the rig is opened again" in said
-    campaign = load(data / "affinity-spinning")
+    campaign = load(data / "interference")
     planned = sum(map(len, campaign.plan["order"]))
     assert len(campaign.ok) == campaign.ok["trial"].nunique() == planned
     # What was measured before the kill is still there, byte by byte the first rows.
@@ -99,20 +258,17 @@ with machines.connected(read_rigfile(sys.argv[1])) as hosts, (
 """
 
 
-def test_settings_that_a_killed_process_left_are_restored(own: Machines) -> None:
+def test_settings_that_a_killed_process_left_are_restored(own):
     before = state()
     process = own.command(sys.executable, "-c", KILLED, str(own.path))
     said, _ = process.communicate(timeout=100)
     changed = state()
-    assert changed["settings sut"] != before["settings sut"], said
-    restored = own.labkit("clean", "--rig", str(own.path))
-    assert "tcp_slow_start_after_idle" in restored
+    assert changed["sut"] != before["sut"], said
+    assert "tcp_slow_start_after_idle" in own.labkit("clean", "--rig", str(own.path))
     assert state() == before
-    again = own.labkit("clean", "--rig", str(own.path))
-    assert set(again.splitlines()) == {f"{role}: nothing was left" for role in own.servers}
 
 
-def test_the_state_of_all_hosts_is_shown_at_once(own: Machines) -> None:
+def test_the_state_of_all_hosts_is_shown_at_once(own):
     own.stop("clean")
     process = own.command(*LABKIT, "doctor", "--rig", str(own.path))
     shown, _ = process.communicate(timeout=200)

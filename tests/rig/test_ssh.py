@@ -1,76 +1,80 @@
-"""Hosts: this machine, and a real sshd on the loopback interface."""
+"""Hosts by a real sshd on the loopback interface, lost and hanging connections, and jobs."""
 
-from __future__ import annotations
-
+import getpass
 import json
+import os
 import random
 import resource
 import signal
+import socket
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import paramiko
 import pytest
-from sshd import MARKS, Server, running
+from paramiko.common import MSG_CHANNEL_REQUEST
+from sshd import alive, children, command, make_key, serving, wait_for
 
-from labkit.hosts import Host, LocalHost, SshHost, start_job
+from labkit.errors import CommandFailed, HostUnreachable
+from labkit.hosts import LocalHost, SshHost, labelled, start_job, stop_labelled
 
-pytestmark = MARKS
+pytestmark = [pytest.mark.rig, pytest.mark.apart]
+
+
+@dataclass(frozen=True)
+class Server:
+    """An sshd and what a client needs to reach it."""
+
+    pid: int
+    port: int
+    key: Path
+    known_hosts: Path
+
+    def host(self, **changes):
+        """Return a host, not yet connected."""
+        arguments: dict[str, object] = {"port": self.port, "user": getpass.getuser()}
+        arguments |= {"key": self.key, "known_hosts": self.known_hosts} | changes
+        return SshHost("loop", "127.0.0.1", **arguments)
+
+
+def answers(port):
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("sshd")) as started:
-        yield started
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sshd")
+    make_key(folder / "user")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = int(taken.getsockname()[1])
+    known = folder / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{port} {make_key(folder / 'host')}")
+    argv = command("127.0.0.1", port, folder / "host", folder / "user.pub")
+    with serving(argv) as pid:
+        wait_for(lambda: answers(port))
+        yield Server(pid, port, folder / "user", known)
 
 
-@pytest.fixture(scope="module")
-def ssh(server: Server) -> Iterator[SshHost]:
-    host = server.host()
-    yield host
-    host.close()
+@pytest.fixture(scope="module", params=["ssh", "namespace"])
+def host(request, server):
+    options = {"namespace": "/proc/self/ns/net"} if request.param == "namespace" else {}
+    with closing(server.host(**options)) as one:
+        yield one
 
 
-@pytest.fixture(scope="module", params=["local", "ssh", "namespace"])
-def host(request: pytest.FixtureRequest, server: Server) -> Iterator[Host]:
-    instance: Host = LocalHost()
-    if request.param == "ssh":
-        instance = server.host()
-    elif request.param == "namespace":
-        instance = server.host(namespace="/proc/self/ns/net")
-    yield instance
-    instance.close()
-
-
-def test_hostile_texts_stay_arguments(host: Host, tmp_path: Path) -> None:
+def test_hostile_texts_stay_arguments(host, tmp_path):
     choose, flag = random.Random(3), tmp_path / "injected"
-    parts = [
-        "'",
-        '"',
-        "\\",
-        f"$(touch {flag})",
-        f"`touch {flag}`",
-        f";touch {flag};",
-        "|",
-        "&",
-        "\n",
-    ]
-    parts += [
-        f">{flag}",
-        '"',
-        "$HOME",
-        "*",
-        "~",
-        "!!",
-        "#",
-        "--",
-        "A=b",
-        "%s",
-        "\udcff",
-        "\x01",
-        "é",
-    ]
+    parts = ["'", '"', "\\", f"$(touch {flag})", f"`touch {flag}`", f";touch {flag};", "|", "&"]
+    parts += ["\n", f">{flag}", "$HOME", "*", "~", "!!", "#", "--", "A=b", "%s", "\udcff", "\x01"]
     for _ in range(4):
         texts = ["".join(choose.choices(parts, k=choose.randint(0, 8))) for _ in range(250)]
         echo = "import json, os, sys; print(json.dumps([*sys.argv[1:], os.environ['LABKIT_TEST']]))"
@@ -80,56 +84,12 @@ def test_hostile_texts_stay_arguments(host: Host, tmp_path: Path) -> None:
     assert not flag.exists()
 
 
-def test_large_data_on_every_stream(host: Host) -> None:
+def test_data_status_and_files_of_a_host(host, tmp_path):
     text = "head -c 10000000 /dev/zero >&2; head -c 10000000 /dev/zero; wc -c"
     result = host.run("sh", "-c", text, input="x" * 4_000_000)
     assert len(result.stderr) == 10_000_000
     assert result.stdout == "\0" * 10_000_000 + "4000000\n"
-
-
-def test_the_status_of_a_signal(host: Host) -> None:
     assert host.run("sh", "-c", "kill -TERM $$", check=False).status == 143
-
-
-def test_waiting_does_not_poll(host: Host) -> None:
-    def switches(*argv: str) -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-        host.run(*argv)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
-
-    host.run("true")
-    # Starting and ending takes some context switches; two seconds of waiting add none.
-    assert switches("sleep", "2") - switches("true") < 20
-
-
-def test_waiting_can_be_interrupted(host: Host) -> None:
-    host.run("true")
-    timer = threading.Timer(
-        0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
-    )
-    begin = time.monotonic()
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        host.run("sleep", "200", timeout=250)
-    assert time.monotonic() - begin < 200  # it was interrupted before the command ended
-    assert host.run("echo", "again").stdout == "again\n"
-
-
-def test_commands_from_many_threads(host: Host) -> None:
-    answers: dict[int, str] = {}
-
-    def run(number: int) -> None:
-        answers[number] = host.run("sh", "-c", 'sleep 0.1; echo "$1"', "sh", str(number)).stdout
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == {number: f"{number}\n" for number in range(6)}
-
-
-def test_a_file_is_copied_with_its_mode(host: Host, tmp_path: Path) -> None:
     source, copy = tmp_path / "a {host}", tmp_path / "b c"
     source.write_bytes(bytes(range(256)) * 5000)
     source.chmod(0o750)
@@ -138,26 +98,258 @@ def test_a_file_is_copied_with_its_mode(host: Host, tmp_path: Path) -> None:
     assert copy.stat().st_mode == source.stat().st_mode
 
 
-def test_jobs_outlive_the_connection(server: Server, tmp_path: Path) -> None:
-    first = server.host()
-    job = start_job(
-        first,
-        ["sh", "-c", "sleep 0.5; echo done"],
-        directory=str(tmp_path / "job"),
-        label="lkt-ssh",
-    )
-    first.close()
-    assert job.wait(10).check().stdout == "done\n"
-    first.close()
+def switches():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
-def test_close_ends_threads(server: Server) -> None:
-    host = server.host()
+def test_waiting_does_not_poll_and_can_be_interrupted(host):
     host.run("true")
-    transport = host._connection.transport
-    host.close()
-    transport.join(10)
-    assert not transport.is_alive()
-    assert host.run("echo", "back").stdout == "back\n"
-    host.close()
-    host.close()
+    before = switches()
+    host.run("sleep", "2")
+    # Starting and ending takes some context switches; two seconds of waiting add none.
+    assert switches() - before < 40
+    main = threading.main_thread().ident
+    timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    begin = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        host.run("sleep", "200", timeout=250)
+    assert time.monotonic() - begin < 200  # it was interrupted before the command ended
+    assert host.run("echo", "again").stdout == "again\n"
+
+
+def test_commands_from_many_threads(host):
+    def run(number):
+        return host.run("sh", "-c", 'sleep 0.1; echo "$1"', "sh", str(number)).stdout
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(run, range(6))) == [f"{number}\n" for number in range(6)]
+
+
+# Connections that are lost or hang.
+
+
+@dataclass
+class Connection:
+    """A host, and the server's processes of its connection."""
+
+    host: SshHost
+    pids: list[int]
+
+    def signal(self, number):
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+@pytest.fixture
+def connection(server):
+    """Yield a connected host, which must answer again by another connection at the end."""
+    known = set(children(server.pid))
+    with closing(server.host()) as host:
+        host.run("true")
+        new = set(children(server.pid)) - known
+        found = [pid for child in new for pid in [*children(child), child]]
+        made = Connection(host, [p for p in found if "sshd" in Path(f"/proc/{p}/comm").read_text()])
+        assert made.pids
+        yield made
+        made.signal(signal.SIGKILL)
+        assert host.run("echo", "again").stdout == "again\n"
+
+
+def test_a_connection_that_drops_during_a_command(connection, tmp_path):
+    def drop():
+        wait_for((tmp_path / "printed").exists)
+        connection.signal(signal.SIGKILL)
+
+    dropper = threading.Thread(target=drop)
+    dropper.start()
+    text = 'echo $$; echo oops >&2; sleep 0.3; touch "$1"; sleep 300'
+    with pytest.raises(HostUnreachable, match="dropped") as caught:
+        connection.host.run("sh", "-c", text, "sh", str(tmp_path / "printed"), timeout=6)
+    dropper.join()
+    evidence = caught.value.evidence
+    assert evidence["stderr"] == "oops\n" and "sh" in evidence["argv"]
+    left = int(evidence["stdout"])
+    assert alive(left)  # only its own time limit ends it
+    wait_for(lambda: not alive(left))
+
+
+def test_a_connection_lost_between_the_end_of_the_output_and_the_status(connection, monkeypatch):
+    def lose(channel, _message):
+        channel.eof_received = True
+        channel.get_transport().close()
+
+    handlers = paramiko.Transport._channel_handler_table
+    with monkeypatch.context() as patched:
+        patched.setitem(handlers, MSG_CHANNEL_REQUEST, lose)
+        with pytest.raises(HostUnreachable, match="dropped during a command"):
+            connection.host.run("true", check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_idle_connection_that_is_lost_or_hangs_is_replaced(connection, monkeypatch, number):
+    monkeypatch.setattr("labkit.hosts.host.OPEN_SECONDS", 1.0)
+    connection.signal(number)
+    assert connection.host.run("echo", "by another").stdout == "by another\n"
+
+
+def test_a_host_that_hangs_during_a_command(connection, monkeypatch):
+    monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
+    # The command stops sshd's processes, so the harness never sees its end.
+    text = 'echo begun; sleep 0.3; kill -STOP "$@"'
+    with pytest.raises(HostUnreachable, match="dropped") as caught:
+        connection.host.run("sh", "-c", text, "sh", *map(str, connection.pids), timeout=2)
+    assert caught.value.evidence["stdout"] == "begun\n"
+
+
+def test_a_host_that_hangs_during_a_copy(connection, tmp_path, monkeypatch):
+    monkeypatch.setattr("labkit.hosts.host.COPY_SECONDS", 0.5)
+    here, put = tmp_path / "here", paramiko.SFTPClient.put
+    here.write_bytes(bytes(20_000_000))
+
+    def stop_and_put(*arguments):
+        connection.signal(signal.SIGSTOP)
+        return put(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(paramiko.SFTPClient, "put", stop_and_put)
+        with pytest.raises(HostUnreachable, match="dropped") as caught:
+            connection.host.put(here, str(tmp_path / "there"))
+    assert "no byte was copied" in caught.value.why
+    connection.signal(signal.SIGKILL)
+    connection.host.put(here, str(tmp_path / "there"))
+
+
+def test_keys_that_are_unknown_changed_or_wrong(server, tmp_path):
+    known = tmp_path / "known_hosts"
+    known.write_text("")
+    with pytest.raises(HostUnreachable, match="not known") as caught:
+        server.host(known_hosts=known).run("true")
+    assert str(known) in caught.value.remedy and caught.value.lasting
+    assert known.read_text() == ""
+    for kind in ("ed25519", "ecdsa"):
+        known.write_text(f"[127.0.0.1]:{server.port} {make_key(tmp_path / kind, kind)}")
+        with pytest.raises(HostUnreachable, match="has changed") as caught:
+            server.host(known_hosts=known).run("true")
+        assert caught.value.lasting
+    with pytest.raises(HostUnreachable, match="user and key"):
+        server.host(key=tmp_path / "ed25519").run("true")
+
+
+# Detached jobs.
+
+HERE = LocalHost()
+#: Starts a daemon in a new session that ignores TERM, and writes its pid to a file.
+DAEMON = """
+setsid sh -c 'trap "" TERM; (trap "" TERM; echo $$ >daemon.new; mv daemon.new daemon
+    exec sleep 300) & wait' &
+while [ ! -e daemon ]; do sleep 0.02; done
+"""
+
+
+@pytest.fixture
+def mark():
+    name = f"lkt-{os.getpid()}-{time.monotonic_ns()}/"
+    yield name
+    stop_labelled(HERE, name)
+
+
+@pytest.fixture
+def start(tmp_path, mark):
+    def begin(*argv, name="job", label=mark):
+        return start_job(HERE, argv, directory=str(tmp_path / name), label=label)
+
+    return begin
+
+
+def test_a_job_from_start_to_end(start, tmp_path):
+    text = 'echo "$1 $X"; echo err >&2; umask; cat; until [ -e go ]; do sleep 0.02; done; exit 3'
+    before = os.umask(0o022)
+    try:
+        job = start("env", "X=x y", "sh", "-c", text, "sh", "a 'b\nc")
+    finally:
+        os.umask(before)
+    assert job.running() and alive(job.pid)
+    with pytest.raises(CommandFailed, match="a job is running"):
+        start("true")
+    (tmp_path / "job" / "go").touch()
+    result = job.wait(20)
+    assert (result.status, result.timed_out, result.host) == (3, False, "local")
+    assert result.stdout == "a 'b\nc x y\n0022\n" == job.stdout()
+    assert result.stderr == "err\n" == job.stderr()
+    assert 0 <= result.seconds < 20 and not job.running()
+    job.stop()
+    assert job.wait(0).status == 3  # stopping does not change the result
+    # Other users neither list the folder nor read what a job prints.
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "job").iterdir()}
+    del modes["go"]
+    assert modes.keys() == {"stdout", "stderr", "status", "lock", "pid"}
+    assert set(modes.values()) == {"0o600"}
+    assert oct((tmp_path / "job").stat().st_mode & 0o777) == "0o711"
+    assert start("echo", "second").wait(10).check().stdout == "second\n"
+
+
+def test_a_job_is_waited_for_without_polling_and_ended_at_its_limit(start):
+    job, before = start("sleep", "2"), switches()
+    assert job.wait(30).check().seconds >= 1.9
+    assert switches() - before < 20
+    result = start("sh", "-c", 'trap "" TERM; sleep 300 & echo $!; sleep 300').wait(1)
+    assert result.timed_out and not alive(int(result.stdout))
+    assert start("labkit-no-such-program").wait(10).status == 127
+
+
+def test_a_job_outlives_its_connection(server, tmp_path):
+    with closing(server.host()) as host:
+        argv = ["sh", "-c", "sleep 0.5; echo done"]
+        job = start_job(host, argv, directory=str(tmp_path / "job"), label="lkt-ssh")
+        transport = host._connection.transport
+        host.close()
+        transport.join(10)
+        assert not transport.is_alive()
+        assert job.wait(10).check().stdout == "done\n"
+
+
+def test_a_daemon_is_ended_with_its_job_or_found_by_its_label(start, tmp_path, mark):
+    file = tmp_path / "job" / "daemon"
+    job = start("sh", "-c", DAEMON + "sleep 300")
+    wait_for(file.exists)
+    daemon = int(file.read_text())
+    assert os.getsid(daemon) != os.getsid(job.pid)
+    job.stop(grace=0.2)
+    assert not alive(daemon)
+    file.unlink()
+    start("sh", "-c", DAEMON).wait(20).check()
+    daemon = int(file.read_text())
+    assert daemon in [pid for pid, _, _ in labelled(HERE, mark)]
+    stopped = stop_labelled(HERE, mark, grace=0.2)
+    assert [row for row in stopped if row.startswith(f"{daemon} {mark} ")]
+    assert not alive(daemon)
+    assert labelled(HERE, mark) == stop_labelled(HERE, mark) == []
+
+
+def test_a_job_whose_supervisor_is_killed_is_ended(start):
+    job = start("sleep", "300")
+    os.kill(os.getsid(job.pid), signal.SIGKILL)
+    result = job.wait(20)
+    assert (result.status, result.timed_out) == (None, False)
+    assert not alive(job.pid) and not job.running()
+
+
+def test_processes_of_others_are_left_alone(start, tmp_path, mark):
+    job = start("true")
+    job.wait(10)
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as other:
+        (tmp_path / "job" / "pid").write_text(f"{other.pid} {other.pid}")  # it was used again
+        assert not job.running()
+        job.stop()
+        assert other.poll() is None
+        other.kill()
+    ours = start("sleep", "300", name="1")
+    theirs = start("sleep", "300", name="2", label=mark.replace("lkt-", "lkt-other-"))
+    odd = start("sleep", "300", name="3", label=mark + "a.b/")
+    assert stop_labelled(HERE, mark + "axb") == []
+    assert len(stop_labelled(HERE, mark + "a.b")) == 1 and not odd.running()
+    stop_labelled(HERE, mark)
+    assert not ours.running() and theirs.running()
+    theirs.stop()

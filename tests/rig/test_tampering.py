@@ -1,51 +1,398 @@
 """What is changed in mid-window makes a failed trial that names it, or a flag."""
 
-from __future__ import annotations
-
+import json
+import os
 import re
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import psutil
 import pytest
-from echoes import echoes
-from tampering import CASES, CGROUP, Case, assert_untampered, run_case
 
-from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError
+from labkit.hosts import LocalHost, Settings
+from labkit.placement import Limits, Placement, bare, container, docker, waiting
+from labkit.rig import engine, netns
 from labkit.rig.base import Rig
+from labkit.runtimes import Server
 from labkit.tools import sockperf
+from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
+SACK, HALF = "/proc/sys/net/ipv4/tcp_sack", str(1 << 27)
+TABLE = ("table", "inet", "tampering")
+SMALLER = ("ip", "link", "set", "eth0", "mtu", "576")
+#: Flags where something was stopped for a while.
+STOPPED = r"pause of \d+\.\d+ s"
+#: Sends one message at a time; writes its pid into a file after a while, and ends soon after there
+#: is another file. Prints when each message was sent.
+STEADY = """
+import os, pathlib, socket, struct, sys, time
+address, begun, over = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+times, end = [], None
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    one.settimeout(2.5)
+    one.connect((address, 11111))
+    while end is None or time.monotonic() < end:
+        times.append(time.monotonic_ns())
+        one.send(struct.pack(">QHI", len(times), 3, 64).ljust(64, b"\\0"))
+        try:
+            one.recv(64)
+        except TimeoutError:
+            pass
+        if len(times) == 500:
+            begun.write_text(str(os.getpid()))
+        if end is None and len(times) % 50 == 0 and over.exists():
+            end = time.monotonic() + 0.2
+        if end is None and time.monotonic_ns() - times[-1] > 2e9:
+            break
+        time.sleep(0.0005)
+print(times)
+"""
+#: Computes for a second or two.
+COMPUTE = 'i=0; while [ "$i" -lt 1500000 ]; do i=$((i + 1)); done'
 
 
-def tampered(lab: Rig, trial: Trial, case: Case, tmp_path: Path) -> list[str]:
-    """Run the case; return the error or the flags of its trial."""
+@dataclass(frozen=True)
+class Scene:
+    """A window in which somebody tampers: the rig, the trial's server, and the client's process."""
+
+    lab: Rig
+    server: Server
+    client: int = 0
+
+    @property
+    def own(self):
+        """The server's CPU."""
+        return self.lab.cpu_map["sut"]
+
+    @property
+    def other(self):
+        return self.lab.cpu_map["generator"]
+
+
+def groups(pid):
+    """Return the control groups of a process."""
+    found = []
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        bases = [names.removeprefix("name=")] if names else ["unified", "."]
+        found += [Path("/sys/fs/cgroup") / base / path.lstrip("/") for base in bases]
+    return [group for group in found if group.is_dir()]
+
+
+def write(folders, **values):
+    """Write limits of control groups: those of either version that exist."""
+    files = [
+        (one / name.replace("__", "."), value) for one in folders for name, value in values.items()
+    ]
+    written = [path.write_text(value) for path, value in files if path.exists()]
+    assert written
+
+
+def limit_cpu(folders, us):
+    write(folders, cpu__cfs_quota_us=str(us or -1), cpu__max=str(us or "max"))
+
+
+def quota(scene, us):
+    limit_cpu(groups(scene.server.pid), us)
+
+
+def quota_above(scene, us):
+    limit_cpu([group.parent for group in groups(scene.server.pid)], us)
+
+
+def to_root_group(pid):
+    roots = [path.parent for path in Path("/sys/fs/cgroup").glob("*/cgroup.procs")]
+    for root in roots or [Path("/sys/fs/cgroup")]:
+        (root / "cgroup.procs").write_text(str(pid))
+
+
+def stop(pid, seconds):
+    os.kill(pid, signal.SIGSTOP)
+    if seconds:
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+
+
+def tool(role, *argv):
+    """Run a command on a host of the rig, or on this machine."""
+    inside = ["nsenter", f"--net={netns.namespace(role)}"] if role else []
+    return LocalHost().run(*inside, *argv, env={"DOCKER_HOST": engine.SOCKET}).stdout
+
+
+def on_docker(scene, *argv):
+    tool("", "docker", *argv, scene.server.verification["container"])
+
+
+def to_cpu(pid, cpu):
+    tool("", "taskset", "-apc", cpu, str(pid))
+
+
+def mtu(role, size):
+    return tool(role, "ip", "link", "set", "lab0", "mtu", str(size))
+
+
+@contextmanager
+def then(undo):
     try:
-        run_case(lab, trial, case, tmp_path / "over")
-    except ManipulationError as error:
-        return [error.what]
+        yield
+    finally:
+        undo()
+
+
+def rules_back(scene):
+    saved = tool("sut", "iptables-save")
+    inside = ("nsenter", f"--net={netns.namespace('sut')}")
+    return then(lambda: LocalHost().run(*inside, "iptables-restore", input=saved))
+
+
+def rate(scene):
+    bucket = ("root", "tbf", "rate", "100mbit", "burst", "65536", "latency", "10ms")
+    tool("sut", "tc", "qdisc", "add", "dev", "lab0", *bucket)
+    return nullcontext()
+
+
+@contextmanager
+def journalled(scene):
+    with Settings(scene.lab.hosts["sut"], "trial-tampering") as tuning:
+        assert tuning.set_file(SACK, 0)
+        with then(lambda: sack(0)):  # else it would not be restored
+            yield
+
+
+def sack(value):
+    return tool("sut", "sh", "-c", f"echo {value} >{SACK}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A placement, what is done in its window, and what the error or the flag says."""
+
+    name: str
+    placement: Placement
+    tamper: Callable[[Scene], Any]
+    found: str
+    #: What must be set up before the window, and is taken back after it.
+    around: Callable[[Scene], AbstractContextManager[None]] = lambda scene: nullcontext()
+    #: Whether the client runs in the placement.
+    inside: bool = False
+
+
+CLEAN, CGROUP, HOST, NAT = bare(), bare("cgroup"), docker("host"), docker("nat")
+QUOTA = r"(quota_us was -1, is {0}|quota_us {0}|cpu.max)".format
+TO_ROOT = r"(group for .*cpu.* was /\S+, is /|control group: /)"
+HALVED = r"(memory\S+ was 268435456, is 134217728|memory limit: 134217728, not 268435456)"
+CASES = [
+    Case("root group, bare", CGROUP, lambda s: to_root_group(s.server.pid), TO_ROOT),
+    Case("root group, docker", HOST, lambda s: to_root_group(s.server.pid), TO_ROOT),
+    Case("root group, lxc", container("lxc"), lambda s: to_root_group(s.server.pid), TO_ROOT),
+    Case("affinity, clean", CLEAN, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
+    Case("affinity, cgroup", CGROUP, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
+    Case("affinity, docker", HOST, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
+    Case("affinity, nat", NAT, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
+    Case(
+        "quota removed",
+        CGROUP.limited(quota_us=5_000, period_us=10_000),
+        lambda s: quota(s, None),
+        r"(quota_us was 5000, is -1|CPU quota: none, not 5000|cpu.max)",
+    ),
+    Case("quota set", HOST, lambda s: quota(s, 50_000), QUOTA(50_000)),
+    Case(
+        "quota set in the group above",
+        HOST,
+        lambda s: quota_above(s, 90_000),
+        rf"control group \S+/labkit: .*{QUOTA(90_000)}",
+        around=lambda s: then(lambda: quota_above(s, None)),
+    ),
+    Case(
+        "quota set and removed",
+        CGROUP,
+        lambda s: (quota(s, 50_000), time.sleep(0.6), quota(s, None)),
+        r"periods under a CPU quota",
+    ),
+    Case(
+        "docker update",
+        HOST,
+        lambda s: on_docker(s, "update", "--cpu-quota", "50000"),
+        QUOTA(50_000),
+    ),
+    Case(
+        "shares",
+        CGROUP.limited(shares=512),
+        lambda s: write(groups(s.server.pid), cpu__shares="2", cpu__weight="1"),
+        r"(cpu.shares was 512, is 2|cpu.shares 2|weight)",
+    ),
+    Case(
+        "memory",
+        docker("host", Limits(memory=1 << 28)),
+        lambda s: write(groups(s.server.pid), memory__limit_in_bytes=HALF, memory__max=HALF),
+        HALVED,
+    ),
+    Case("renice", HOST, lambda s: os.setpriority(0, s.server.pid, 19), "nice value"),
+    Case("server stopped for a while", CGROUP, lambda s: stop(s.server.pid, 1.2), STOPPED),
+    Case(
+        "server stopped for the rest",
+        CLEAN,
+        lambda s: stop(s.server.pid, 0),
+        r"state(: stopped, not running| was running, is stopped)",
+    ),
+    Case("client stopped for a while", CLEAN, lambda s: stop(s.client, 1.2), STOPPED),
+    Case(
+        "docker pause",
+        HOST,
+        lambda s: (on_docker(s, "pause"), time.sleep(1), on_docker(s, "unpause")),
+        rf"({STOPPED}|us for which it was frozen)",
+    ),
+    Case(
+        "client on the server's CPU",
+        HOST,
+        lambda s: to_cpu(s.client, s.own),
+        r"client tool: allowed CPUs were \S+ at its end, not \S+",
+    ),
+    Case(
+        "client elsewhere and back",
+        HOST,
+        lambda s: (to_cpu(s.client, s.own), time.sleep(0.3), to_cpu(s.client, s.other)),
+        r"client tool: it was on another CPU meanwhile",
+    ),
+    Case(
+        "the container's client to the root group",
+        HOST,
+        lambda s: to_root_group(s.client),
+        r"its control group used \S+ s of CPU time, what ran inside",
+        inside=True,
+    ),
+    Case(
+        "rules flushed",
+        bare("rules"),
+        lambda s: tool("sut", "iptables", "-t", "nat", "-F"),
+        r"rules (of the host: |changed: removed ')",
+        around=rules_back,
+    ),
+    Case(
+        "rules added",
+        CLEAN,
+        lambda s: tool("clean", "nft", "add", *TABLE),
+        r"rules (of the host: |changed: added 'table inet tampering)",
+        around=lambda s: then(lambda: tool("clean", "nft", "delete", *TABLE)),
+    ),
+    Case(
+        "MTU",
+        CLEAN,
+        lambda s: mtu("clean", 576),
+        r"lab0 of .*MTU (was 1500, is )?576",
+        around=lambda s: then(lambda: mtu("clean", 1500)),
+    ),
+    Case(
+        "MTU of the client's host",
+        HOST,
+        lambda s: mtu("generator", 576),
+        r"the clients' host did not stay .*lab0 of the host: MTU 576",
+        around=lambda s: then(lambda: mtu("generator", 1500)),
+    ),
+    Case(
+        "MTU of the container",
+        NAT,
+        lambda s: tool("", "nsenter", f"--net=/proc/{s.server.pid}/ns/net", *SMALLER),
+        r"eth0 .*MTU (was 1500, is )?576",
+    ),
+    Case(
+        "rate removed",
+        HOST,
+        lambda s: tool("sut", "tc", "qdisc", "del", "dev", "lab0", "root"),
+        r"lab0 of .*rate 100Mbit",
+        around=rate,
+    ),
+    Case(
+        "a journalled setting",
+        HOST,
+        lambda s: sack(2),
+        rf"{SACK}: (value on sut was 0, is 2|2, not 0)",
+        around=journalled,
+    ),
+]
+
+
+def await_pid(find):
+    for _ in range(3000):
+        if found := find():
+            return found[0]
+        time.sleep(0.01)
+    raise AssertionError("no client runs")
+
+
+def computing():
+    """Return the client inside a container, where it computes."""
+    argv = ["sh", "-c", COMPUTE]
+    return [one.pid for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == argv]
+
+
+@contextmanager
+def acting(case, scene, begun, over):
+    """Do it in a window that begins within the ``with`` block, and then create `over`."""
+    failures: list[BaseException] = []
+
+    def act():
+        try:
+            sending = lambda: [int(begun.read_text() or 0)] if begun.exists() else []  # noqa: E731
+            client = await_pid(computing if case.inside else sending)
+            case.tamper(Scene(scene.lab, scene.server, client))
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            over.touch()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        assert not failures, failures
+
+
+def steady(stdout, log):
+    times = json.loads(stdout or "[0]")
+    return Measurement({"start_ns": np.array(times, dtype=np.int64)}, messages=len(times))
+
+
+def tampered(trial, case, lab, folder):
+    """Run the trial of a case; return its error or its flags."""
+    begun, over = folder / "begun", folder / "over"
+    with ExitStack() as stack:
+        server = stack.enter_context(trial.serve(sockperf.server("block"), case.placement))
+        scene = Scene(lab, server)
+        stack.enter_context(case.around(scene))
+        argv = (sys.executable, "-c", STEADY, server.address, str(begun), str(over))
+        load, inside = Client(argv, server.address, 20.0, steady), None
+        if case.inside:
+            place = {"name": "client", "cpus": scene.other}
+            inside = stack.enter_context(trial.serve(waiting("net"), case.placement, **place))
+            load = Client(("sh", "-c", COMPUTE), "", 20.0, steady)
+        stack.enter_context(acting(case, scene, begun, over))
+        try:
+            trial.measure(load, inside=inside)
+        except ManipulationError as error:
+            return [error.what]
     return list(trial.record["flags"])
 
 
+def assert_untampered(trial):
+    """Assert that nothing is said of a trial that nobody tampered with."""
+    assert not [flag for flag in trial.record["flags"] if "pause" in flag or "impossible" in flag]
+    assert trial.record["verification"]["state"] == "running"
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_tampering_is_seen(
-    lab: Rig,
-    make_trial: Callable[..., Trial],
-    left: Callable[[], list[str]],
-    tmp_path: Path,
-    case: Case,
-) -> None:
-    if reason := lab.infeasible(case.placement):
-        pytest.skip(reason)
-    found = tampered(lab, make_trial(case.placement), case, tmp_path)
-    assert any(re.search(case.said, text) for text in found), found
-    assert left() == []
-
-
-def test_without_tampering_nothing_is_said_of_a_quota(make_trial: Callable[..., Trial]) -> None:
-    """Of other placements, `test_placements.py` and `test_runtimes.py` assert it."""
-    placement = CGROUP.limited(quota_us=5_000, period_us=10_000, shares=512)
-    trial = make_trial(placement)
-    with trial.serve(sockperf.server("block"), placement) as server:
-        trial.measure(echoes(server.address, 500))
-    assert_untampered(trial)
+def test_tampering_is_seen(lab, make_trial, tmp_path, case):
+    found = tampered(make_trial(case.placement), case, lab, tmp_path)
+    assert any(re.search(case.found, text) for text in found), found

@@ -1,44 +1,36 @@
-"""Trials with clients inside placements, several loads, neighbours, and looped containers."""
-
-from __future__ import annotations
+"""Trials: clients on hosts and inside placements, several loads, neighbours, looped containers."""
 
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
-from echoes import echoes
+from loads import count_characters, echoes, shell
 
-from labkit.campaign.trial import Trial
-from labkit.errors import CommandFailed, FenceError, ManipulationError, UsageError
+from labkit.campaign import treatments
+from labkit.errors import CommandFailed, FenceError, UsageError
 from labkit.hosts import SshHost
-from labkit.hosts.settings import LATENCY_REQUEST
-from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
-from labkit.rig.base import Rig
-from labkit.tools import sockperf
+from labkit.placement import Limits, Workload, bare, docker, waiting
+from labkit.tools import sockperf, thrift_rpc
 from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
-Left = Callable[[], list[str]]
-Make = Callable[..., Trial]
+HOST, NAT = docker("host"), docker("nat")
+BUSY = Workload(("sh", "-c", "while :; do :; done"), 0)
 #: Uses a second of CPU time, as the kernel counts it by ticks, however long that takes.
-BUSY = "(ulimit -t 1; while :; do :; done) || true"
-WHERE = f"hostname; taskset -cp $$; {BUSY}"
+SECOND = "(ulimit -t 1; while :; do :; done) || true"
+#: Its log is in a folder that the client has made, where no other user can prepare or read it.
+WHERE = 'stat -c "%a %n" "$(dirname "$1")" >"$1"; hostname; taskset -cp $$; ' + SECOND
 #: Ends only once the other of two has begun: `sh -c MEET name OWN OTHER`.
 MEET = 'touch "/tmp/began-$1"; until [ -e "/tmp/began-$2" ]; do sleep 0.01; done; echo met'
 
 
-def test_a_plain_trial_takes_six_commands(
-    lab: Rig, make_trial: Make, left: Left, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plain_trial_takes_six_commands(make_trial, monkeypatch):
     """As docs/method.md lists them."""
     commands, execute = list[str](), SshHost._execute
 
-    def counted(host: SshHost, line: Sequence[str], *rest: Any) -> Any:
+    def counted(host, line, *rest):
         commands.append(f"{host.name}: {' '.join(line)[:200]}")
         return execute(host, line, *rest)
 
@@ -47,98 +39,59 @@ def test_a_plain_trial_takes_six_commands(
     with trial.serve(sockperf.server("block"), docker("bridge")) as server:
         trial.measure(echoes(server.address))
     assert len(commands) <= 6, commands
-    assert left() == []
 
 
-def count_characters(stdout: str, log: str) -> Measurement:
-    return Measurement({}, {"characters": float(len(stdout))}, messages=1)
+@pytest.mark.parametrize("placement", [HOST, NAT, bare("cgroup"), bare("chroot"), bare()], ids=str)
+def test_a_client_inside_a_placement_has_its_cpus_namespaces_and_own_log(
+    lab, make_trial, placement
+):
+    logs, trial = [], make_trial(placement)
 
+    def parse(stdout, log):
+        logs.append(log)
+        return count_characters(stdout, log)
 
-def command(text: str, *args: str, seconds: float = 2.0, bulky: bool = False) -> Client:
-    return Client(
-        ("sh", "-euc", text, "test", *args), "", seconds, count_characters, samples_in_stdout=bulky
-    )
-
-
-@pytest.mark.parametrize(
-    "placement", [docker("host"), docker("nat"), bare("cgroup"), bare("chroot"), bare()], ids=str
-)
-def test_a_client_inside_a_placement_has_its_cpus_and_namespaces(
-    lab: Rig, make_trial: Make, left: Left, placement: Placement
-) -> None:
-    trial = make_trial(placement)
     with trial.serve(waiting("net"), placement) as server:
-        trial.measure(command(WHERE), inside=server)
-    words = trial.logs["tool.out"].split()
+        argv = ("sh", "-euc", WHERE, "sh", "{log}")
+        trial.measure(Client(argv, "", 2.0, parse), inside=server)
+        mode, path = logs[0].split()
+        assert not path.startswith("/tmp") and mode == "700"
+        here = Path(path) if placement == bare() else Path(server.verification["root"] + path)
+        assert not here.exists()
+    words, mechanisms = trial.logs["tool.out"].split(), trial.mechanisms
     assert words[-1] == lab.cpus("sut", "split")
-    mechanisms = trial.mechanisms
     assert mechanisms["cpu_ns"] < 50e6  # the server itself sleeps
     if placement.runtime == "docker" or placement.baseline_level == "cgroup":
         assert mechanisms["group_cpu_ns"] > 400e6
-    if placement.runtime == "docker":
-        assert words[0] != Path("/etc/hostname").read_text().strip() or placement.network == "host"
-    assert left() == []
+    own_name = words[0] != Path("/etc/hostname").read_text().strip()
+    assert own_name == (placement == NAT)
 
 
-def test_idle_states_are_held_for_a_trial(lab: Rig, make_trial: Make, left: Left) -> None:
-    def request() -> int:
-        return int.from_bytes(Path(LATENCY_REQUEST).read_bytes()[:4], "little", signed=True)
-
-    before, trial = request(), make_trial(docker("host"), idle="held")
-    with trial.treated(), trial.serve(waiting("net"), docker("host")) as server:
-        assert request() == before, "CPUs that are to come to share a cache go idle"
-        trial.measure(command("sleep 0.1"), inside=server)
-        assert request() == 0
-    assert trial.mechanisms["latency_request_us"] == 0
-    # Without its treatment the window is refused, unless another program holds the same.
-    trial = make_trial(docker("host"), idle="held")
-    with trial.serve(waiting("net"), docker("host")) as server:
-        refused = pytest.raises(ManipulationError, match="held") if before > 0 else nullcontext()
-        with refused:
-            trial.measure(command("sleep 0.1"), inside=server)
-    assert request() == before and left() == []
-
-
-def test_a_cache_line_is_timed_in_a_window(lab: Rig, make_trial: Make) -> None:
-    """Also where the window's server keeps the CPU of the SUT busy."""
-    trial = make_trial(docker("host"))
-    busy = Workload(("sh", "-c", "while :; do :; done"), 0)
-    with trial.serve(busy, docker("host")) as server:
-        trial.measure(command("sleep 0.2"), inside=server)
-    timed = {name: x for name, x in trial.mechanisms.items() if name.startswith("cache_line")}
-    assert timed.keys() == lab.cache_line().keys()
-    assert all(value >= 0 for value in timed.values())
-
-
-def test_loads_of_one_window_run_at_the_same_time(lab: Rig, make_trial: Make, left: Left) -> None:
-    placement = docker("host")
-    trial = make_trial(placement)
-    with trial.serve(waiting("net"), placement) as server:
+def test_loads_of_one_window_run_at_the_same_time(make_trial):
+    trial = make_trial(HOST)
+    with trial.serve(waiting("net"), HOST) as server:
         measurements = trial.measure_all(
             {
-                "first": (command(MEET, "first", "second"), server),
-                "second": (command(MEET, "second", "first", bulky=True), server),
+                "first": (shell(MEET, "first", "second"), server),
+                "second": (shell(MEET, "second", "first", bulky=True), server),
             }
         )
     assert set(measurements) == {"first", "second"}
     assert trial.logs["first.out"] == "met\n"
     assert "second.out" not in trial.logs and "second.err" in trial.logs
-    assert left() == []
 
 
-def test_a_neighbour_has_its_own_columns(lab: Rig, make_trial: Make, left: Left) -> None:
+def test_a_neighbour_has_its_own_columns(lab, make_trial):
     """Both compute all the time on one CPU, with twice as many shares for the first."""
-    busy = Workload(("sh", "-c", "while :; do :; done"), 0)
     first, second = docker("host", Limits(shares=1024)), docker("host", Limits(shares=512))
     trial = make_trial(first)
+    clock_place = {"name": "clock", "cpus": lab.cpu_map["generator"]}
     with (
-        trial.serve(busy, first),
-        trial.serve(busy, second, name="neighbour") as server,
-        trial.serve(
-            waiting("net"), docker("host"), name="clock", cpus=lab.cpu_map["generator"]
-        ) as clock,
+        trial.serve(BUSY, first),
+        trial.serve(BUSY, second, name="neighbour") as server,
+        trial.serve(waiting("net"), HOST, **clock_place) as clock,
     ):
-        trial.measure(command("sleep 3", seconds=4.0), inside=clock)
+        trial.measure(shell("sleep 2"), inside=clock)
         assert trial.record["verifications"]["neighbour"]["allowed CPUs"] == lab.cpu_map["sut"]
         assert server.pid != clock.pid
     mechanisms = trial.mechanisms
@@ -150,32 +103,32 @@ def test_a_neighbour_has_its_own_columns(lab: Rig, make_trial: Make, left: Left)
     assert mechanisms[f"cpu{lab.cpu_map['sut']}_idle"] < 0.1
     assert mechanisms["group_cpu_ns"] == pytest.approx(cpu, rel=0.2)
     assert mechanisms["neighbour_group_cpu_ns"] == pytest.approx(neighbour, rel=0.2)
-    assert left() == []
 
 
-def test_containers_are_started_in_a_loop(lab: Rig, make_trial: Make, left: Left) -> None:
-    placement = docker("host")
-    trial = make_trial(placement)
-    short = Workload(("sh", "-c", "seq 100000 | wc -l"), 0)
+@pytest.mark.parametrize("program", ["true", "no-such-program"])
+def test_containers_are_started_in_a_loop(make_trial, program):
+    trial = make_trial(HOST)
+    place = docker("host", Limits(shares=512))
     with (
-        trial.serve(sockperf.server("block"), placement) as server,
-        trial.churn(short, docker("host", Limits(shares=512))) as churn,
+        trial.serve(waiting("net"), HOST) as server,
+        trial.churn(Workload((program,), 0), place) as churn,
     ):
-        load = sockperf.ping_pong(server.address, messages=20_000, size=64, wait="block")
-        trial.measure(load)
-    assert churn.count >= 1
+        trial.measure(shell("sleep 1"), inside=server)
     assert trial.mechanisms["churn_containers"] == churn.count
-    assert "churn: " not in str(trial.record["flags"])
-    assert left() == []
+    flags = [flag for flag in trial.record["flags"] if flag.startswith("churn: ")]
+    if program == "true":
+        assert churn.count >= 1 and not flags
+    else:
+        assert program in flags[0]
 
 
-def test_another_program_that_is_busy_is_a_flag(lab: Rig, make_trial: Make, left: Left) -> None:
+def test_another_program_that_is_busy_is_a_flag(make_trial):
     with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as busy:
         try:
             time.sleep(5.0)  # older than the trial, by more than its last snapshot takes
-            trial = make_trial(docker("host"))
-            with trial.serve(waiting("net"), docker("host")) as server:
-                trial.measure(command(BUSY), inside=server)
+            trial = make_trial(HOST)
+            with trial.serve(waiting("net"), HOST) as server:
+                trial.measure(shell(SECOND), inside=server)
         finally:
             busy.kill()
     flags = [flag for flag in trial.record["flags"] if f"(process {busy.pid})" in flag]
@@ -183,110 +136,84 @@ def test_another_program_that_is_busy_is_a_flag(lab: Rig, make_trial: Make, left
     assert re.fullmatch(outside, *flags)
     assert trial.mechanisms["other_programs_cpu"] > 0.05
     assert not {"programs"} & {*trial.record["evidence"]["before"]}
-    assert left() == []
 
 
-def test_a_looped_container_that_fails_is_a_flag(lab: Rig, make_trial: Make, left: Left) -> None:
-    trial = make_trial(docker("host"))
-    with (
-        trial.serve(waiting("net"), docker("host")) as server,
-        trial.churn(Workload(("no-such-program",), 0), docker("host")),
-    ):
-        trial.measure(command("sleep 0.3"), inside=server)
-    (flag,) = [flag for flag in trial.record["flags"] if flag.startswith("churn: ")]
-    assert "no-such-program" in flag
-    with (
-        pytest.raises(UsageError, match="cannot be started in a loop"),
-        trial.churn(Workload(("true",), 0), bare("cgroup")),
-    ):
-        pass
-    assert left() == []
+def test_clients_inside_that_fail_or_aim_elsewhere(make_trial):
+    trial = make_trial(HOST)
+    with trial.serve(waiting("net"), HOST) as server:
+        again = trial.serve(waiting("net"), HOST)
+        with pytest.raises(UsageError, match="two placements called 'server'"), again:
+            pass
+        with pytest.raises(FenceError):
+            trial.measure(Client(("true",), "192.0.2.1", 1.0, count_characters), inside=server)
+        with pytest.raises(CommandFailed):
+            trial.measure(shell("echo no >&2; exit 3"), inside=server)
+        assert trial.logs["tool.err"].strip() == "no"
 
 
-@pytest.mark.parametrize("placement", [docker("host"), bare("cgroup"), bare()], ids=str)
-def test_a_real_time_class_is_set_and_read_back(
-    lab: Rig, make_trial: Make, left: Left, placement: Placement
-) -> None:
+@pytest.mark.parametrize("placement", [HOST, bare("cgroup"), bare()], ids=str)
+def test_a_real_time_class_is_set_and_read_back(lab, make_trial, placement):
+    def read(stdout, log):
+        return Measurement({}, {}, 0, (stdout,))
+
     if "realtime" in lab.missing:
         pytest.skip(lab.missing["realtime"])
-    placed = placement.limited(fifo=10)
-    trial = make_trial(placed)
-    with trial.serve(sockperf.server("block"), placed) as server:
+    trial = make_trial(placement.limited(fifo=10))
+    argv = ("sh", "-c", "chrt --pid $$; sleep 0.2")
+    with trial.serve(sockperf.server("block"), placement.limited(fifo=10)) as server:
         assert trial.record["verification"]["scheduling class"] == "fifo 10"
-        trial.measure(echoes(server.address))
-    assert left() == []
+        found = trial.measure(Client(argv, server.address, 1.0, read, fifo=50))
+    assert "SCHED_FIFO" in found.flags[0] and "priority: 50\n" in found.flags[0]
 
 
-def test_clients_without_a_valid_target_are_refused(lab: Rig, make_trial: Make, left: Left) -> None:
-    trial = make_trial(docker("host"))
-    with trial.serve(waiting("net"), docker("host")) as server:
-        with pytest.raises(FenceError, match="a client on the generator has no target"):
-            trial.measure(command("true"))
-        with (
-            pytest.raises(UsageError, match="two placements called 'server'"),
-            trial.serve(waiting("net"), docker("host")),
-        ):
-            pass
-        logged = Client(
-            ("sh", "-c", "echo 7 >{log}; echo four"),
-            "",
-            1.0,
-            lambda out, log: count_characters(log, out),
-        )
-        assert trial.measure(logged, inside=server).metrics == {"characters": 2.0}
-        elsewhere = Client(("true",), "192.0.2.1", 1.0, count_characters)
-        with pytest.raises(FenceError):
-            trial.measure(elsewhere, inside=server)
-        with pytest.raises(CommandFailed):
-            trial.measure(command("echo no >&2; exit 3"), inside=server)
-        assert trial.logs["tool.err"].strip() == "no"
-    assert left() == []
+CALLS = 1_000
 
 
-@pytest.mark.parametrize("placement", [bare(), bare("chroot"), docker("host")], ids=str)
-def test_the_log_of_a_client_in_a_placement_is_in_no_shared_folder(
-    lab: Rig, make_trial: Make, left: Left, placement: Placement
-) -> None:
-    """Its folder is made by the client, where another user can neither prepare nor read it."""
+@pytest.mark.parametrize("placement", [HOST, bare("cgroup")], ids=str)
+def test_a_quota_below_the_cpu_use_makes_calls_wait_for_the_next_period(make_trial, placement):
+    limited = placement.limited(quota_us=1_000, period_us=10_000)
+    trial = make_trial(limited)
+    with trial.serve(thrift_rpc.server(), limited) as server:
+        measurement = trial.measure(thrift_rpc.client(server.address, calls=CALLS, share=0.1))
+    found, metrics = trial.mechanisms, measurement.metrics
+    slow = metrics["slow_calls"] + metrics["slow_warmup"]
+    assert len(measurement.samples["latency_ns"]) == CALLS
+    assert not any("protocol" in flag for flag in measurement.flags)
+    assert found["cpu_ns"] > CALLS * 1_000  # a call costs more than 1 us of CPU
+    assert found["nr_throttled"] > 10 and slow >= 0.5 * found["nr_throttled"]
+    assert found["cpu_ns"] / (metrics["elapsed_ns"] + metrics["warmup_ns"]) < 0.13
+
+
+@pytest.mark.parametrize(("network", "at"), [("nat", ""), ("nat", "peer"), ("host", "peer")])
+def test_a_client_in_a_container_calls_one_in_another(lab, make_trial, network, at):
+    placement = docker(network)
     trial = make_trial(placement)
-    argv = ("sh", "-c", 'echo "$1" >{log}; stat -c %a "$(dirname {log})" >>{log}', "sh", "{log}")
-    logs = []
-
-    def parse(stdout: str, log: str) -> Measurement:
-        logs.append(log)
-        return Measurement({}, messages=1)
-
-    with trial.serve(waiting("net"), placement) as server:
-        trial.measure(Client(argv, "", 1.0, parse), inside=server)
-        path, mode = logs[0].split()
-        assert not path.startswith("/tmp") and mode == "700"
-        here = Path(path) if placement == bare() else Path(server.verification["root"] + path)
-        assert not here.parent.exists()
-    assert left() == []
-
-
-def test_a_container_reaches_another_by_its_own_address(
-    lab: Rig, make_trial: Make, left: Left
-) -> None:
-    """Two containers on the engine's bridge: the target is the container's and not the host's."""
-    trial = make_trial(docker("nat"))
+    ends = {"name": "client", "cpus": trial.cpus("generator"), "at": at}
     with (
-        trial.serve(sockperf.server("block"), docker("nat")) as server,
-        trial.serve(
-            waiting("net"), docker("nat"), name="client", cpus=lab.cpu_map["generator"]
-        ) as client,
+        trial.serve(thrift_rpc.server(), placement) as server,
+        trial.serve(thrift_rpc.busy(), placement, **ends) as client,
     ):
-        assert server.own_address != server.address
-        argv = (
-            "sockperf",
-            "ping-pong",
-            "-i",
-            server.own_address,
-            "-p",
-            str(server.port),
-            "-t",
-            "1",
-        )
-        trial.measure(Client(argv, server.own_address, 2.0, count_characters), inside=client)
-    assert "Summary: Latency" in trial.logs["tool.out"]
-    assert left() == []
+        assert client.host.name == (at or "sut") and server.host.name == "sut"
+        # On one host the target is the container's own address, not that of its published port.
+        target = server.address if at else server.own_address
+        load = thrift_rpc.client(target, calls=200, call="receive", size=200, inside=True)
+        found, address = trial.measure(load, inside=client), client.own_address
+    assert len(found.samples["latency_ns"]) == 200
+    assert "tool.out" not in trial.logs  # its output is the samples
+    assert trial.mechanisms["client_cpu_use"] > 0.1
+    verification = trial.record["verifications"]["client"]
+    assert verification["allowed CPUs"] == lab.cpus("generator", "split")
+    assert verification["image"] == lab.targets[at or "sut"].images["python"].digest
+    own = {"": "198.19.0.", "peer": "198.19.128."}
+    assert address.startswith(own[at] if network == "nat" else "198.18.0.5")
+
+
+def test_a_clean_baseline_at_the_peer_goes_to_a_host_without_an_engine(lab):
+    spread, clean = treatments.SecondHost(at=2, spread=True), {"placement": bare("clean")}
+    assert spread.feasibility(lab, 2, clean) is None
+    target = lab.target(bare("clean"), at="peer")
+    assert target.host.name == "clean-peer" and not target.engine
+    rules = ("nft", "list", "ruleset")
+    assert not target.host.run(*rules).stdout.strip()
+    assert not lab.hosts["generator"].run(*rules).stdout.strip()
+    assert "masquerade" in lab.hosts["peer"].run(*rules).stdout

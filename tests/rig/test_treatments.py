@@ -1,0 +1,277 @@
+"""Treatments on the real rig: set, verified in the window, restored; and captures."""
+
+import os
+import re
+import signal
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from loads import echoes, needs, shell
+from notebook_studies import declared
+
+from labkit.campaign import treatments
+from labkit.campaign.trial import Trial
+from labkit.errors import CommandTimeout, ManipulationError, ToolOutput
+from labkit.hosts import LocalHost, Settings, labelled, restore
+from labkit.hosts.packet_steering import read_queues
+from labkit.hosts.settings import LATENCY_REQUEST
+from labkit.placement import bare, docker, waiting
+from labkit.rig import netns
+from labkit.tools import sockperf, thrift_rpc
+from labkit.tools.applications import APPLICATIONS
+
+pytestmark = pytest.mark.rig
+HOST, NAT, RULES = docker("host"), docker("nat"), bare("rules")
+TCP = Path("/proc/sys/net/ipv4")
+
+# Congestion control.
+
+# Opens a connection, and prints the algorithm of both of its ends.
+CONNECT = """
+exec 3<>"/dev/tcp/$1/$2"
+sleep 0.1
+ss -tinH dst "$1:$2" | grep -E 'cubic|reno|bbr'
+nsenter -t "$3" -n ss -tinH state established sport ":$2" | grep -E 'cubic|reno|bbr'
+"""
+
+
+def control(name):
+    return (TCP / f"tcp_{name}").read_text().split()
+
+
+def of_hosts(lab):
+    argv = ("cat", str(TCP / "tcp_congestion_control"))
+    return {role: host.run(*argv).stdout.strip() for role, host in lab.hosts.items()}
+
+
+@pytest.fixture
+def algorithm():
+    """Return an algorithm that is not the machine's, if possible one that it restricts."""
+    found = control("congestion_control")
+    others = [name for name in control("available_congestion_control") if name not in found]
+    if not others:
+        pytest.skip("the kernel has one algorithm")
+    allowed = control("allowed_congestion_control")
+    return next((name for name in others if name not in allowed), others[0])
+
+
+@pytest.mark.parametrize("placement", [bare("clean"), HOST, NAT], ids=str)
+def test_both_ends_use_a_congestion_control_and_it_is_restored(
+    lab, make_trial, algorithm, placement
+):
+    before = of_hosts(lab), control("congestion_control"), control("allowed_congestion_control")
+    trial = make_trial(placement, congestion_control=algorithm)
+    with trial.treated():
+        assert set(of_hosts(lab).values()) == {algorithm}
+        with trial.serve(thrift_rpc.server(), placement) as server:
+            generator, place = lab.hosts["generator"], (server.address, str(server.port))
+            argv = ("bash", "-c", CONNECT, "bash", *place, str(server.pid))
+            ends = re.findall("cubic|reno|bbr", generator.run(*argv).stdout)
+    assert trial.record["verification"]["congestion control"] == algorithm
+    assert len(ends) == 2 and set(ends) == {algorithm}
+    after = of_hosts(lab), control("congestion_control"), control("allowed_congestion_control")
+    assert after == before
+
+
+# Steering of packets.
+
+
+def steered_to(lab):
+    """Return the CPU list to which the first interface of each receiving host is steered."""
+    targets = [lab.targets[role] for role in treatments.ENDS]
+    queues = [read_queues(target.host, "lab0", sysfs=target.sysfs) for target in targets]
+    return [one["rx-0/rps_cpus"] for one in queues]
+
+
+@pytest.mark.parametrize("levels", [{"rps": "on"}, {"receiving_cpu": "own"}], ids=str)
+def test_received_packets_are_steered_during_a_trial(lab, make_trial, levels):
+    before, own = steered_to(lab), [lab.cpus("sut", "split"), lab.cpus("peer", "split")]
+    trial = make_trial(RULES, **levels)
+    with trial.serve(sockperf.server("block"), RULES) as server:
+        if "rps" in levels:  # without its settings, as if something else had undone them
+            with pytest.raises(ManipulationError, match="no packet was steered"):
+                trial.measure(echoes(server.address))
+        with trial.treated():
+            assert steered_to(lab) == own
+            messages = trial.measure(echoes(server.address)).messages
+    # An interrupt may be for several packets, but here packets come one by one.
+    assert trial.mechanisms["rps_ipis"] > messages / 2 > 0
+    (read,) = trial.record["treatments"].values()
+    assert read["sut"]["lab0"]["rx-0/rps_cpus"] == own[0]
+    assert steered_to(lab) == before
+
+
+# What a stream of iperf3 between two hosts shows.
+
+
+def streamed(trial, place, name, **options):
+    application = APPLICATIONS[name]
+    peer = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
+    with (
+        trial.treated(),
+        trial.serve(application.server(), place) as server,
+        trial.serve(waiting("apps"), place, **peer) as client,
+    ):
+        load = application.client(server.address, **{"seconds": 1} | options)
+        trial.measure(load, inside=client)
+
+
+def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab, make_trial):
+    folder = f"{lab.targets['sut'].sysfs}/class/net/lab0/statistics"
+
+    def received():
+        text = lab.hosts["sut"].run("cat", f"{folder}/rx_bytes", f"{folder}/rx_packets").stdout
+        return [int(number) for number in text.split()]
+
+    sizes = {}
+    for level in ("off", "as found"):
+        before = received()
+        trial = make_trial(docker("overlay"), tunnel_offload=level)
+        streamed(trial, docker("overlay"), "iperf3 tcp")
+        count, packets = (b - a for a, b in zip(before, received(), strict=True))
+        sizes[level] = count / packets
+    assert sizes["off"] <= 1600 < 3 * 1600 < sizes["as found"]
+
+
+def test_a_host_takes_in_its_packets_on_its_own_cpu(lab, make_trial):
+    shares = {}
+    for level in ("as found", "own"):
+        trial = make_trial(NAT, receiving_cpu=level)
+        streamed(trial, NAT, "iperf3 udp", mbit_per_s=50)  # without a loss on a busy machine
+        sut, peer = (
+            trial.mechanisms[f"cpu{lab.cpus(role, 'split')}_packets"] for role in treatments.ENDS
+        )
+        shares[level] = sut / (sut + peer)
+    # Datagrams go from the client to the server alone, and are queued before the server's
+    # interface too, which is the sender's work in any case.
+    assert shares["as found"] < 0.1 and shares["own"] > 0.3
+
+
+# Settings of the machine.
+
+
+def test_idle_states_are_held_for_a_trial(make_trial):
+    def request():
+        return int.from_bytes(Path(LATENCY_REQUEST).read_bytes()[:4], "little", signed=True)
+
+    before, trial = request(), make_trial(HOST, idle="held")
+    with trial.treated(), trial.serve(waiting("net"), HOST) as server:
+        assert request() == before, "CPUs that are to come to share a cache go idle"
+        trial.measure(shell("sleep 0.1"), inside=server)
+        assert request() == 0
+    assert trial.mechanisms["latency_request_us"] == 0
+    # Without its treatment the window is refused, unless another program holds the same.
+    trial = make_trial(HOST, idle="held")
+    with trial.serve(waiting("net"), HOST) as server:
+        refused = pytest.raises(ManipulationError, match="held") if before > 0 else nullcontext()
+        with refused:
+            trial.measure(shell("sleep 0.1"), inside=server)
+    assert request() == before
+
+
+@pytest.mark.skipif(not list(Path("/proc/irq").glob("[0-9]*")), reason="no interrupts to be seen")
+def test_interrupts_are_moved_and_come_back(tmp_path, label):
+    paths = sorted(Path("/proc/irq").glob("[0-9]*/smp_affinity_list"))
+    before = {path: path.read_text() for path in paths}
+    with Settings(LocalHost(), label, journal=str(tmp_path)) as tuning:
+        moved = tuning.move_irqs("0")
+        now_there = [path for path in paths if path.read_text().strip() == "0"]
+        assert moved == len(now_there) == len(paths) - len(tuning.notes)
+    assert {path: path.read_text() for path in paths} == before
+
+
+OFFLOAD = "tx-udp_tnl-segmentation"
+
+
+def test_an_offload_is_restored_also_after_a_kill_and_where_its_device_is_gone(
+    lab, label, tmp_path
+):
+    host, book = lab.hosts["sut"], str(tmp_path)
+
+    def offload():
+        return re.findall(rf"{OFFLOAD}: (\w+)", host.run("ethtool", "-k", "lkt0").stdout)[0]
+
+    host.run("ip", "link", "add", "lkt0", "type", "veth", "peer", "name", "lkt1")
+    try:
+        with Settings(host, label, journal=book) as tuning:
+            assert tuning.set_offload("lkt0", OFFLOAD, "off") and offload() == "off"
+            assert not tuning.set_offload("lkt0", "no-such", "off")
+            assert not tuning.set_offload("lkt2", OFFLOAD, "off") and len(tuning.notes) == 2
+        assert offload() == "on"
+        assert Settings(host, label, journal=book).set_offload("lkt0", OFFLOAD, "off")
+        assert [one.state for one in restore(host, journal=book)] == ["restored"]
+        assert offload() == "on"
+        assert Settings(host, label, journal=book).set_offload("lkt0", OFFLOAD, "off")
+    finally:
+        host.run("ip", "link", "del", "lkt0")
+    assert [one.state for one in restore(host, journal=book)] == ["gone"]
+
+
+# Captures of the first study's exchanges.
+
+
+def mirrors():
+    """Return the filters of the switch that copy packets."""
+    plugs = [netns.plug(role, n) for role, ports in netns.PORTS.items() for n in range(len(ports))]
+    inside = ("nsenter", f"--net=/run/netns/{netns.SWITCH}", "tc", "filter", "show", "dev")
+    local = LocalHost()
+    return "".join(local.run(*inside, one, "ingress", check=False).stdout for one in plugs)
+
+
+def exchanged(rig, label, place, capture, tool="sockperf"):
+    """Return messages, trial and measurement; on a busy machine of more messages.
+
+    There a round trip may take a hundred times as long. sockperf is given a time for them, in which
+    some have to come back.
+    """
+    levels = {"placement": place, "wait": "spin", "size": 64, "seccomp": "default", "tool": tool}
+    treated = {"capture": treatments.PacketCapture()}
+    ping, failure = declared("10-affinity-spinning.ipynb")["ping"], Exception()
+    for messages in (500, 5_000, 50_000):
+        trial = Trial(rig, {"capture": capture}, label, treatments=treated)
+        try:
+            return messages, trial, ping(trial, **levels, messages=messages)
+        except (CommandTimeout, ToolOutput) as error:
+            if isinstance(error, ToolOutput) and "no complete result" not in str(error):
+                raise
+            failure = error
+    raise failure
+
+
+@pytest.mark.parametrize(
+    ("place", "tool"),
+    [
+        (bare("clean"), "sockperf"),
+        (docker("bridge"), "sockperf"),
+        (docker("macvlan"), "sockperf"),
+        pytest.param(docker("bridge"), "sfnt-pingpong", marks=needs("sfnt-pingpong")),
+    ],
+    ids=str,
+)
+def test_a_captured_trial_has_round_trip_and_residence_times(lab, label, place, tool):
+    messages, trial, measurement = exchanged(lab, label, place, "on", tool)
+    rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
+    # On a busy machine fewer are exchanged in the time that the tool takes.
+    assert 0 < len(rtt) == len(inside) <= messages and inside.min() > 0
+    assert np.median(inside) < np.median(rtt)
+    found = measurement.metrics
+    assert found["paired"] >= len(rtt) and found["captured"] >= 2 * found["paired"]
+    assert found["capture_drops"] == found["unpaired"] == 0, trial.record["flags"]
+    assert mirrors() == "" and labelled(LocalHost(), label) == []
+
+
+def test_a_trial_without_capture_is_not_mirrored(lab, label, monkeypatch):
+    monkeypatch.setattr(lab, "mirror", None)
+    _, _, measurement = exchanged(lab, label, bare("clean"), "off")
+    assert list(measurement.samples) == ["rtt_ns"] and len(measurement.samples["rtt_ns"])
+
+
+def test_a_capture_that_dies_fails_its_trial(make_trial):
+    trial = make_trial(bare("clean"), capture="on")
+    with pytest.raises(ToolOutput, match="tcpdump ended while it captured"), trial.capture():
+        pids = netns.pids([netns.PREFIX + "collector"])
+        (capture,) = [pid for pid in pids if psutil.Process(pid).name() == "tcpdump"]
+        os.kill(capture, signal.SIGKILL)
