@@ -1313,7 +1313,7 @@ def bridge_facts(
 
 #: Commands that add the devices of networks between containers.
 DEVICES = {
-    "macvlan": "ip link add name a type dummy; ip link add name b link a type macvlan mode bridge",
+    "macvlan": "ip link add name a type veth; ip link add name b link a type macvlan mode bridge",
     "overlay": "ip link add name a type vxlan id 1 local 127.0.0.1 dstport 4789",
 }
 
