@@ -87,8 +87,10 @@ class Machines:
         tables["sut"] += f'engine = "{engine.SOCKET}"\n'
         bridged = {**tables, "sut": tables["sut"] + BRIDGE}
         self.path.write_text(BEGIN + "".join(bridged[role] for role in ROLES))
-        tables["sut"] += f'exec_root = "{netns.DIRECTORY}/docker"\n'
-        tables["peer"] += f'engine = "{engine.PEER_SOCKET}"\nexec_root = "{netns.DIRECTORY}/peer"\n'
+        # As this process sees it: there engines mount what the hosts' own mounts do not show.
+        root = f"/proc/{os.getpid()}/root{netns.DIRECTORY}"
+        tables["sut"] += f'exec_root = "{root}/docker"\n'
+        tables["peer"] += f'engine = "{engine.PEER_SOCKET}"\nexec_root = "{root}/peer"\n'
         tables["collector"] += 'mirrors = ["sut"]\n'
         self.networked.write_text(BEGIN + "".join(tables.values()) + NETWORKS)
 

@@ -30,7 +30,7 @@ def counting(namespace=""):
     argv = [*enter, "tcpdump", "-i", "any", "-n", "-w", "/dev/null", "net 198.18.0.0/15"]
     counts: list[int] = []
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr and "listening on any" in process.stderr.readline()
+        assert any("listening on any" in line for line in process.stderr)
         yield counts
         process.send_signal(signal.SIGINT)
         found = re.search(r"(\d+) packets received by filter", process.stderr.read())

@@ -170,7 +170,7 @@ def test_the_next_user_removes_all_of_a_killed_campaign(own, networked):
     with opened(own.networked, lines.append):
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert labelled(LocalHost(), "trial-") == []
-    for kind in ("process", "container", *(f"network labkit-{name}" for name in CREATED)):
+    for kind in ("process", "container", *(f"network {name}" for name in CREATED)):
         assert any(f"removed {kind}" in line for line in lines), (kind, lines)
 
 
