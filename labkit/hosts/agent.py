@@ -41,6 +41,8 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LATENCY = "/dev/cpu_dma_latency"
 #: The flag of a network namespace for ``setns`` and ``unshare``.
 CLONE_NEWNET = 0x40000000
+#: Seconds of a wait that only what it waits for ends.
+FOREVER = float("inf")
 
 
 def main(request: dict[str, Any]) -> None:
@@ -405,7 +407,8 @@ def _save(journal: str, entries: list[dict[str, str]]) -> None:
 def get_value(target: str) -> str | None:
     """Return a setting's value; None where the host does not have it, or it is fixed."""
     if target.startswith("/"):
-        return None if (text := text_of(target)) is None else text.strip()
+        content = text_of(target)
+        return content and content.strip()
     device, feature = target.split(" ")
     value = pairs(printed("ethtool", "-k", device), ":").get(feature)
     return value if value in ("on", "off") else None
@@ -644,8 +647,7 @@ def measure(
     if cache_line:
         with Path("line").open("wb") as line:
             timing = subprocess.Popen(cache_line, stdout=line, stderr=subprocess.DEVNULL)
-        while not Path("line").stat().st_size and timing.poll() is None:
-            time.sleep(0.01)
+        until(lambda: Path("line").stat().st_size or timing.poll() is not None, FOREVER)
     before = snapshot(places, before=True)
     jobs = []
     free = os.sched_getaffinity(0)
@@ -806,8 +808,7 @@ def hold(argv: list[str], message: str) -> None:
     def sleeps() -> bool:
         return message in (text_of("stdout") or "") and stat(f"/proc/{client.pid}")[0] == "S"
 
-    while client.poll() is None and not sleeps():
-        time.sleep(0.01)
+    until(lambda: client.poll() is not None or sleeps(), FOREVER)
     if client.poll() is None:
         client.send_signal(signal.SIGSTOP)
         Path("held.part").write_text(f"{client.pid} {time.clock_gettime(time.CLOCK_BOOTTIME)}\n")
