@@ -6,7 +6,7 @@ from labkit.hosts import LocalHost
 from labkit.paths import SHIPPED
 from labkit.rig import engine, images, lock
 
-pytestmark = [pytest.mark.rig, pytest.mark.slow]
+pytestmark = pytest.mark.rig
 
 
 @pytest.fixture
