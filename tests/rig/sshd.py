@@ -50,7 +50,7 @@ def children(pid):
 def alive(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends as it is read
         return False
     return state != "Z"
 
