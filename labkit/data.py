@@ -20,6 +20,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from labkit.errors import DatasetError, UsageError, suggestion
 
 #: Version of the files; another one is refused.
 FORMAT = 2
+#: Keys without which a plan is no plan.
+_PLAN = ("study", "factors", "settings")
 _RESTORE = "restore it from a copy, or measure again with --new"
 #: Columns that a table of trials is sorted by.
 ORDER = ["block", "position", "attempt", "trial"]
@@ -90,7 +93,7 @@ class Campaign:
     def sessions(self) -> list[dict[str, Any]]:
         """Sessions in order, each with the facts of its hosts."""
         path = self.path / "sessions.json"
-        return list(_read_json(path)["sessions"]) if path.is_file() else []
+        return list(_read_json(path, "sessions")["sessions"]) if path.is_file() else []
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -233,7 +236,7 @@ def load(path: Path | str) -> Campaign:
     """
     folder = Path(path)
     if (folder / "plan.json").is_file():
-        return Campaign(folder, _read_json(folder / "plan.json"))
+        return Campaign(folder, _read_json(folder / "plan.json", *_PLAN))
     found = campaigns(folder)
     if len({one.study for one in found}) == 1:
         return found[-1]
@@ -249,7 +252,7 @@ def load(path: Path | str) -> Campaign:
 def campaigns(folder: Path | str) -> list[Campaign]:
     """Return every campaign in a folder, at any depth, in the order in which they were begun."""
     paths = sorted(Path(folder).rglob("plan.json"), key=lambda plan: (plan.parent.name, plan))
-    return [Campaign(path.parent, _read_json(path)) for path in paths]
+    return [Campaign(path.parent, _read_json(path, *_PLAN)) for path in paths]
 
 
 def by_study(folder: Path | str) -> dict[str, Campaign]:
@@ -267,25 +270,17 @@ def _numbers(levels: Iterable[Any]) -> list[Any]:
         return texts
 
 
-class _Document(dict[str, Any]):
-    """Content of a JSON file; a key that it does not have is an error that names the file."""
-
-    path: Path
-
-    def __missing__(self, key: str) -> Any:
-        what = f"a file of a campaign has no {key!r}"
-        raise DatasetError(what, where=str(self.path), remedy=_RESTORE)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON file of this format."""
+def _read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """Return a JSON file of this format that has some keys."""
     with _readable(path):
-        data = _Document(json.loads(path.read_text()))
-        data.path = path
-    if data["format"] != FORMAT:
-        what = f"a campaign of format {data['format']}, and this labkit reads {FORMAT}"
+        data: dict[str, Any] = json.loads(path.read_text())
+        found = data["format"]
+    if found != FORMAT:
+        what = f"a campaign of format {found}, and this labkit reads {FORMAT}"
         remedy = "read it with the labkit that measured it, or measure again with --new"
         raise DatasetError(what, where=str(path), remedy=remedy)
+    with _readable(path):
+        itemgetter("format", *keys)(data)
     return data
 
 

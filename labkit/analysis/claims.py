@@ -278,7 +278,8 @@ class Evidence(BlockTable):
 
 def _line(claim: Claim, evidence: Evidence) -> list[Part]:
     """Return the parts of a claim on a straight line, fitted inside each block."""
-    parts: list[tuple[str, Mean, float, float]] = []
+    rising, flat = (0.0, math.inf), (-MARGIN, MARGIN)
+    parts: list[tuple[str, Mean, tuple[float, float]]] = []
     for run in _runs(claim.of, claim.along, evidence):
         x = np.array([float(cell[claim.along]) for cell in run])
         if len(x) < 3:
@@ -287,20 +288,20 @@ def _line(claim: Claim, evidence: Evidence) -> list[Part]:
             values = evidence.cells(claim.value, *run).plain()
             slope, level = np.polyfit(x, values.T, 1)
             shares = (values - np.outer(slope, x) - level[:, None]) / (slope * np.ptp(x))[:, None]
-            parts.append(("slope", Mean.of(slope, log=False), 0.0, math.inf))
-            for at, one in zip(x, shares.T, strict=True):
-                label = f"deviation at {at:g}, of the rise"
-                parts.append((label, Mean.of(one, log=False), -MARGIN, MARGIN))
+            parts.append(("slope", Mean.of(slope, log=False), rising))
+            for at, share in zip(x, shares.T, strict=True):
+                mean = Mean.of(share, log=False)
+                parts.append((f"deviation at {at:g}, of the rise", mean, flat))
             continue
         to = claim.to or {}
         every = [*run, *({**cell, **to} for cell in run)]
         offset, growth = added_cost(evidence.cells(claim.value, *every), list(x))
         label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
-        parts.append((f"{label}: added at 0", offset, 0.0, math.inf))
-        parts.append((f"{label}: growth, of the baseline", growth, -MARGIN, MARGIN))
+        parts.append((f"{label}: added at 0", offset, rising))
+        parts.append((f"{label}: growth, of the baseline", growth, flat))
     return [
-        Part(label, mean, low, high, math.nan, mean.p_inside(low, high), len(parts))
-        for label, mean, low, high in parts
+        Part(label, mean, *region, math.nan, mean.p_inside(*region), len(parts))
+        for label, mean, region in parts
     ]
 
 

@@ -22,7 +22,8 @@ from labkit.campaign.store import Store, newest, write_json, write_samples
 from labkit.data import load
 from labkit.errors import PlanMismatch, UsageError
 
-PLAN: dict[str, Any] = {"identity": {"settings": {"messages": 3}}, "factors": {}, "settings": {}}
+PLAN: dict[str, Any] = {"identity": {"settings": {"messages": 3}}}
+PLAN |= {"study": "made-up", "factors": {}, "settings": {}}
 KEYS = {"trial": "b01-p01", "attempt": 1, "block": 1, "position": 1, "session": 1, "repeat": 1}
 ROW = {**KEYS, "status": "ok", "flags": ""}
 RTT = {"rtt_ns": np.array([1, 2])}
