@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +23,6 @@ STORAGES = KEEP / "storage"
 LAYER2 = Network(
     "bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", "labkit-layer2", "labbr0", "lab1"
 )
-#: Options of a daemon that touches neither firewall nor interfaces.
-WITHOUT_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
 #: The engines' own addresses, since Docker's defaults are private networks that the machine may be
 #: in; those of the peer's containers are never those of the first engine's.
 _POOLS = ("--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24")
@@ -62,11 +59,12 @@ def building_daemon(local: LocalHost) -> Iterator[str]:
 
     It shares the images of the lab's engine. Yields its socket.
     """
+    options = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
     try:
-        start_daemon(local, "build", *WITHOUT_NETWORK, role="")
+        start_daemon(local, "build", *options, role="")
         yield socket_of("build")
     finally:
-        Job(local, str(_folder("build"))).stop(grace=10.0)
+        Job(local, f"{netns.DIRECTORY}/build-daemon").stop(grace=10.0)
 
 
 def start_daemon(
@@ -74,7 +72,7 @@ def start_daemon(
 ) -> None:
     """Start a Docker daemon in a host's namespace, or outside the lab where `role` is "".
 
-    Returns when it answers, and has no container of a killed campaign.
+    It answers then, and has no container of a killed campaign.
     """
     # A daemon that was killed would restore networks; those of the lab are made anew each time.
     for folder in ("network", "swarm"):
@@ -87,22 +85,16 @@ def start_daemon(
     # Otherwise a process would relay what one container sends to a port that its own host publishes
     # for another, and a chain of such ports would measure that instead of address translation.
     argv += ["--userland-proxy=false", *options]
-    job = start_job(local, argv, directory=str(_folder(name)), label=LABEL)
-    deadline = time.monotonic() + 60.0
-    env = {"DOCKER_HOST": socket_of(name)}
-    while local.run("docker", "info", env=env, check=False).status != 0:
-        if time.monotonic() > deadline:
-            raise RigError(
-                "the Docker daemon does not answer",
-                why=job.stderr()[-1200:] or "it printed nothing",
-                remedy="labkit doctor says what it needs; labkit clean, then try again",
-            )
-        time.sleep(0.05)
+    folder = f"{netns.DIRECTORY}/{name}-daemon"
+    job = start_job(local, argv, directory=folder, label=LABEL)
+    listens = {"folder": folder, "pattern": "API listen on", "seconds": 60}
+    if not local.call("await_output", **listens, timeout=90):
+        raise RigError(
+            "the Docker daemon does not answer",
+            why=job.stderr()[-1200:] or "it printed nothing",
+            remedy="labkit doctor says what it needs; labkit clean, then try again",
+        )
     remove_containers(local, socket_of(name))
-
-
-def _folder(name: str) -> Path:
-    return netns.DIRECTORY / f"{name}-daemon"
 
 
 def digests(

@@ -6,17 +6,14 @@ a killed campaign left is removed in the same way as a rig that is closed.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, restore, stop_labelled
+from labkit.hosts import LocalHost, restore, script, stop_labelled
 from labkit.hosts.settings import DIRECTORY as JOURNAL
 from labkit.rig import engine, images, netns, networks, storage
 from labkit.rig.lock import is_root
@@ -39,7 +36,7 @@ def clean() -> list[str]:
     # An engine ends its own; an SSH server loses its label, and is found in its namespace.
     for label, grace in (("trial-", 2.0), (engine.LABEL, 10.0), (netns.PREFIX, 0.0)):
         removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
-    removed += [f"process {pid} of a host" for pid in _kill_hosts()]
+    removed += [f"process {pid} of a host" for pid in _kill_hosts(local)]
     for point in mounted():  # what a killed daemon left
         local.run("umount", "--lazy", point)
         removed.append(f"mount {point}")
@@ -53,7 +50,11 @@ def clean() -> list[str]:
         removed.append(f"route {netns.UNREACHABLE}")
     for socket in Path(networks.PLUGINS).glob("labkit-*"):
         socket.unlink()
-    removed += _restore_settings(local)
+    # Of settings only the machine's are left; those of the hosts went with their namespaces.
+    outcomes = [*restore(local, label="trial-", gone=True), *restore(local, label=netns.LABEL)]
+    removed += [f"setting {outcome}" for outcome in outcomes]
+    for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
+        shutil.rmtree(folder, ignore_errors=True)
     images.forget_logs(local, str(engine.IMAGES))
     if netns.DIRECTORY.exists():
         shutil.rmtree(netns.DIRECTORY)
@@ -61,31 +62,21 @@ def clean() -> list[str]:
     return removed
 
 
-def _restore_settings(local: LocalHost) -> list[str]:
-    """Restore the machine's settings; those of the hosts went with their namespaces."""
-    outcomes = [*restore(local, label="trial-", gone=True), *restore(local, label=netns.LABEL)]
-    for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
-        shutil.rmtree(folder, ignore_errors=True)
-    return [f"setting {outcome}" for outcome in outcomes]
-
-
-def _kill_hosts() -> list[int]:
+def _kill_hosts(local: LocalHost) -> list[str]:
     """Kill the processes in the lab's namespaces until there are none: they may leave children."""
-    killed: set[int] = set()
+    listing = script('for name; do ip netns pids "$name"; done', *netns.existing())
+    killed: dict[str, None] = {}
     deadline = time.monotonic() + 10.0
-    while pids := netns.pids(netns.existing()) - {os.getpid()}:
-        killed |= pids
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    while pids := local.run(*listing).stdout.split():
+        killed |= dict.fromkeys(pids)
+        local.run("kill", "-KILL", *pids, check=False)
         if time.monotonic() > deadline:
             raise RigError(
-                f"processes of the rig do not end: {sorted(pids)}",
+                f"processes of the rig do not end: {' '.join(pids)}",
                 why="a process that waits for a disk or a mount cannot be killed",
                 remedy="labkit clean, once more",
             )
-        time.sleep(0.02)
-    return sorted(killed)
+    return [*killed]
 
 
 def group_roots() -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,34 +13,26 @@ from pathlib import Path
 from labkit import runtimes
 from labkit.errors import RigError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
-from labkit.hosts.target import Image, Storage, Target
+from labkit.hosts.target import Image, Target
 from labkit.placement import cpu_set, format_cpus, parse_cpus
 from labkit.rig import checks, engine, images, layers, lock, netns, networks, storage, teardown
 from labkit.rig.base import Additions, Rig
 from labkit.rig.images import Say
 from labkit.rig.netns import CLEAN_PEER, COLLECTOR, PEER
 
-#: The programs that the virtual rig needs, with their packages.
-TOOLS = {
-    "ip": "iproute2",
-    "tc": "iproute2",
-    "nft": "nftables",
-    "iptables": "iptables",
-    "sshd": "openssh-server",
-    "ssh-keygen": "openssh-client",
-    "socat": "socat",
-    "dockerd": "docker.io",
-    "docker": "docker.io",
-    "sockperf": "sockperf",
-    "flock": "util-linux",
-    "sysctl": "procps",
-}
+#: Packages with programs that only some studies need of other rigs, but the virtual one always.
+_PACKAGES = ("docker.io", "docker-cli", "iptables", "openssh-server")
 
 
 def missing_tools() -> dict[str, str]:
-    """Return the programs that are not on this machine, with the package of each."""
+    """Return the programs of the virtual rig that are not here, with the package of each."""
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-    return {tool: name for tool, name in TOOLS.items() if not shutil.which(tool, path=path)}
+    return {
+        program.name: program.package
+        for program in checks.programs()
+        if (program.use == "needed" or program.package in _PACKAGES)
+        and not shutil.which(program.name, path=path)
+    }
 
 
 def no_namespaces() -> str:
@@ -59,7 +51,7 @@ def no_namespaces() -> str:
 
 def check(spec: str) -> None:
     """Raise an error for an invalid rate, or where this machine and user cannot have the rig."""
-    _rate(spec)
+    netns.bits_per_second(spec)
     why, remedy = no_namespaces(), "run as root, in a container with --privileged"
     if not why and (lacking := missing_tools()):
         why = f"there is no {', '.join(sorted(lacking))}"
@@ -80,7 +72,7 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
         _raise_limits(local)
         built = images.ensure_images(local, say)
         say("starting hosts, switch and Docker Engine")
-        netns.build(local, spec.partition(":")[2])
+        netns.build(local, netns.bits_per_second(spec))
         netns.make_keys(local)
         with ThreadPoolExecutor() as pool:
             starts = [pool.submit(engine.start_engine, local)]
@@ -91,34 +83,20 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
             for start in starts:
                 start.result()
         netns.unhook_switch(local)
-        storages, reasons = storage.find(hosts["sut"], engine.SOCKET, str(engine.STORAGES))
-        targets = _targets(hosts, built, storages, added)
-        targets["sut"] = layers.with_layers(targets["sut"], added.layers, say)
-        yield _rig(spec, targets, reasons, added)
+        yield _rig(spec, hosts, built, added, say)
 
 
 def roles_with(added: Additions) -> list[str]:
     """Return the roles of a virtual rig with what a study adds."""
-    wanted = {PEER: added.peer, CLEAN_PEER: added.clean_peer, COLLECTOR: added.collector}
-    return [*netns.PORTS, *(role for role, asked in wanted.items() if asked)]
+    asked = {PEER: added.peer, CLEAN_PEER: added.clean_peer, COLLECTOR: added.collector}
+    return [role for role in netns.PORTS if asked.get(role, True)]
 
 
-def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
-    """Return a CPU map with the roles that a study adds.
-
-    Workloads of the peers share the generator's CPU, and captures the harness's.
-    """
-    ends = {PEER: "generator", CLEAN_PEER: "generator", COLLECTOR: "harness"}
-    return {**cpus, **{role: cpus[end] for role, end in ends.items() if role in roles}}
-
-
-def _targets(
-    hosts: Mapping[str, Host],
-    built: Mapping[str, Image],
-    storages: Mapping[str, Storage],
-    added: Additions,
-) -> dict[str, Target]:
-    """Return the hosts as places for workloads, with their images and storages."""
+def _rig(
+    spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added: Additions, say: Say
+) -> Rig:
+    """Return the rig, with the networks that were asked for and that it can have."""
+    storages, missing = storage.find(hosts["sut"], engine.SOCKET, str(engine.STORAGES))
     targets = {
         role: Target(
             host,
@@ -129,7 +107,7 @@ def _targets(
         )
         for role, host in hosts.items()
     }
-    targets["sut"] = replace(
+    sut = replace(
         targets["sut"],
         engine=engine.SOCKET,
         networks={"bridge": engine.LAYER2},
@@ -137,40 +115,17 @@ def _targets(
         storages=storages,
         sandboxes=str(netns.DIRECTORY / "docker" / "netns"),
     )
+    targets["sut"] = layers.with_layers(sut, added.layers, say)
     if added.peer:
         targets[PEER] = replace(
             targets[PEER],
             engine=engine.PEER_SOCKET,
-            images=_copied(built, added.peer),
+            images={name: _copied(built, name) for name in added.peer},
             sandboxes=str(netns.DIRECTORY / PEER / "netns"),
         )
-    return targets
-
-
-def _copied(available: Mapping[str, Image], names: Sequence[str]) -> dict[str, Image]:
-    """Copy images that the peer's engine lacks; it keeps them between runs."""
-    local = LocalHost()
-    for name in names:
-        if name not in available:
-            raise RigError(f"the rig has no image {name!r}", remedy=suggestion(name, available))
-        image = available[name]
-        found = engine.digests(local, engine.PEER_SOCKET, [image.reference])
-        if found.get(image.reference) != image.digest:
-            copy = 'docker --host "$1" save "$3" | docker --host "$2" load >/dev/null'
-            sockets = (engine.SOCKET, engine.PEER_SOCKET)
-            local.run(*script(copy, *sockets, image.reference), timeout=600)
-    return {name: available[name] for name in names}
-
-
-def _rig(
-    spec: str, targets: Mapping[str, Target], reasons: Mapping[str, str], added: Additions
-) -> Rig:
-    """Return the rig, with the networks that were asked for and that it can have."""
-    hosts = {role: target.host for role, target in targets.items()}
-    cpus, rate = cpu_map(), _rate(spec)
-    cpus = with_added(cpus, hosts)
-    interfaces = {role: tuple(port.interface for port in netns.ALL[role]) for role in hosts}
-    missing = {**reasons, **_missing(cpus, hosts["sut"])}
+    cpus, rate = with_added(cpu_map(), hosts), netns.bits_per_second(spec)
+    missing |= _missing(cpus, hosts["sut"])
+    interfaces = {role: tuple(netns.PORTS[role]) for role in hosts}
     wanted = [networks.VIRTUAL[n] for n in added.networks if f"network:{n}" not in missing]
     links = "each host a veth pair to one switch (a bridge), the sut two"
     caveats = [
@@ -195,13 +150,13 @@ def _rig(
         targets=networks.create(targets, interfaces, wanted),
         # The collector has no address, as nothing is sent to it.
         addresses={
-            role: tuple(text.partition("/")[0] for port in ports for text in port.addresses)
-            for role, ports in netns.ALL.items()
-            if role in hosts and role != COLLECTOR
+            role: tuple(text for own in netns.PORTS[role].values() for text in own)
+            for role in hosts
+            if role != COLLECTOR
         },
         interfaces=interfaces,
         cpu_map=cpus,
-        cpu_notes=CPU_NOTES,
+        cpu_notes={"softirq": "the sender's, unless packets are moved"},
         shared_kernel=True,
         links=(links,),
         caveats=tuple(caveats),
@@ -210,10 +165,16 @@ def _rig(
     )
 
 
-def _rate(spec: str) -> int:
-    """Return the rate of the links in bits per second, 0 for none."""
-    _, colon, rate = spec.partition(":")
-    return netns.bits_per_second(rate) if colon else 0
+def _copied(available: Mapping[str, Image], name: str) -> Image:
+    """Return an image of the peer's engine, copied if it lacks it; it keeps images between runs."""
+    if name not in available:
+        raise RigError(f"the rig has no image {name!r}", remedy=suggestion(name, available))
+    image, local, sockets = available[name], LocalHost(), (engine.SOCKET, engine.PEER_SOCKET)
+    wanted = {image.reference: image.digest}
+    if engine.digests(local, engine.PEER_SOCKET, [*wanted]) != wanted:
+        copy = 'docker --host "$1" save "$3" | docker --host "$2" load >/dev/null'
+        local.run(*script(copy, *sockets, image.reference), timeout=600)
+    return image
 
 
 def _raise_limits(local: LocalHost) -> None:
@@ -231,8 +192,6 @@ def allowed_cpus() -> list[int]:
 
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
-#: Notes on what has no CPU list.
-CPU_NOTES = {"softirq": "the sender's, unless packets are moved"}
 
 
 def cpu_map() -> dict[str, str]:
@@ -240,28 +199,27 @@ def cpu_map() -> dict[str, str]:
 
     Two threads of one core slow each other down, so CPUs of different cores come first.
     """
-    cpus = sorted(allowed_cpus(), key=lambda cpu: (_thread(cpu), cpu))
+    # By the number of threads of its core before it.
+    cpus = sorted(allowed_cpus(), key=lambda cpu: (siblings(cpu).index(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
     harness = cpus[2] if len(cpus) > 2 else generator
-    return {
-        "generator": str(generator),
-        "sut": str(sut),
-        "clean": str(sut),
-        "harness": str(harness),
-        "all": format_cpus(allowed_cpus()),
-    }
+    ends = {"generator": generator, "sut": sut, "clean": sut, "harness": harness}
+    return {**{role: str(cpu) for role, cpu in ends.items()}, "all": format_cpus(cpus)}
+
+
+def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
+    """Return a CPU map with the roles that a study adds.
+
+    Workloads of the peers share the generator's CPU, and captures the harness's.
+    """
+    ends = {PEER: "generator", CLEAN_PEER: "generator", COLLECTOR: "harness"}
+    return {**cpus, **{role: cpus[end] for role, end in ends.items() if role in roles}}
 
 
 def siblings(cpu: int) -> tuple[int, ...]:
     """Return the threads of a CPU's core."""
     path = CPU_FOLDER / f"cpu{cpu}/topology/thread_siblings_list"
     return parse_cpus(path.read_text()) if path.exists() else (cpu,)
-
-
-def _thread(cpu: int) -> int:
-    """Return which thread of its core a CPU is, from 0."""
-    threads = siblings(cpu)
-    return threads.index(cpu) if cpu in threads else len(threads)
 
 
 def _missing(cpus: Mapping[str, str], sut: Host) -> dict[str, str]:

@@ -106,7 +106,7 @@ class Machines:
         way.write_text(_WAY.format(inner=PORT, port=port, **places))
         way.chmod(0o755)
         cpus = virtual.cpu_map()[role if role in ROLES else "generator"]
-        addresses = json.dumps([one.partition("/")[0] for one in netns.ALL[role][0].addresses])
+        addresses = json.dumps(netns.PORTS[role]["lab0"])
         named = {"role": role, "port": port, "folder": self.folder}
         return HOST.format(**named, addresses=addresses, cpus=cpus)
 

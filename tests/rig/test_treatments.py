@@ -272,6 +272,6 @@ def test_a_trial_without_capture_is_not_mirrored(lab, label, monkeypatch):
 def test_a_capture_that_dies_fails_its_trial(make_trial):
     trial = make_trial(bare("clean"), capture="on")
     with pytest.raises(ToolOutput, match="tcpdump ended while it captured"), trial.capture():
-        pids = netns.pids([netns.PREFIX + "collector"])
-        (capture,) = [pid for pid in pids if psutil.Process(pid).name() == "tcpdump"]
+        pids = LocalHost().run("ip", "netns", "pids", "labkit-collector").stdout.split()
+        (capture,) = [pid for pid in map(int, pids) if psutil.Process(pid).name() == "tcpdump"]
         os.kill(capture, signal.SIGKILL)
