@@ -11,9 +11,8 @@ PROFILE ?= ask
 BIN := .venv/bin
 LOCK := scripts/uv.sh pip compile pyproject.toml --universal --fork-strategy fewest --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --quiet
-# The lock of the documentation's tools has only what requirements.lock does not.
+# The lock of the tools of tests and documentation has only what requirements.lock does not.
 HELD = $$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' requirements.lock)
-INSTALL_DOCS := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test report test docs bench simulate chaos lint lock clean
@@ -31,7 +30,6 @@ setup: ## Create .venv from the lock; as root on Debian or Ubuntu also install h
 
 setup-test:
 	@scripts/setup.sh --test
-	$(INSTALL_DOCS)
 
 report: setup ## Measure the studies, analyse them, write reports/index.html
 	$(BIN)/labkit report --measure --profile $(PROFILE) $(if $(NEW),--new)
@@ -40,8 +38,7 @@ test: setup-test ## Run every test, also on real engines and in a browser
 	$(BIN)/labkit clean
 	scripts/test.sh
 
-docs: setup ## Build the documentation: docs/_build/html/index.html
-	$(INSTALL_DOCS)
+docs: setup-test ## Build the documentation: docs/_build/html/index.html
 	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo docs/_build/html/index.html
 
@@ -54,18 +51,18 @@ simulate: setup ## Simulate claims: how often a word is wrong (quick: ARGS=--qui
 chaos: setup ## Kill campaigns at random moments, as root (ARGS="--seed 3 --kills 100")
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
-lint: setup ## Check style and types
+lint: setup-test ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lock: setup ## Resolve pyproject.toml into requirements.lock and requirements-docs.lock
-	$(LOCK) --extra test --extra explore --extra fleet --extra setup -o requirements.lock.new
+lock: setup ## Resolve pyproject.toml into requirements.lock and requirements-test.lock
+	$(LOCK) --extra explore --extra fleet --extra setup -o requirements.lock.new
 	{ sed -n '/^#/p;/^[^#]/q' requirements.lock; cat requirements.lock.new; } > requirements.lock.tmp
 	mv requirements.lock.tmp requirements.lock
-	$(LOCK) --extra docs -c requirements.lock $(HELD) -o requirements.lock.new
-	{ sed -n '/^#/p;/^[^#]/q' requirements-docs.lock; cat requirements.lock.new; } > requirements.lock.tmp
-	mv requirements.lock.tmp requirements-docs.lock
+	$(LOCK) --extra test --extra docs -c requirements.lock $(HELD) -o requirements.lock.new
+	{ sed -n '/^#/p;/^[^#]/q' requirements-test.lock; cat requirements.lock.new; } > requirements.lock.tmp
+	mv requirements.lock.tmp requirements-test.lock
 	rm requirements.lock.new
 
 clean: ## Remove what a dead campaign left on this machine, caches and the environment

@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
 # Make .venv from requirements.lock and, as root on Debian or Ubuntu, install missing host tools.
 #   scripts/setup.sh          what `make report` needs
-#   scripts/setup.sh --test   and a browser, engines and servers, for `make test`
+#   scripts/setup.sh --test   and requirements-test.lock, a browser, engines and servers, for `make test`
 # Safe to repeat: a second run only looks. LABKIT_NO_APT=1 keeps it from installing host tools.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/host-tools.sh
 source scripts/host-tools.sh
-
-stamp=.venv/.labkit-setup
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { printf 'setup: %s\n' "$@" >&2; exit 1; }
@@ -57,44 +55,54 @@ venv_stands() {
 # Print one requirement of the lock with its hashes.
 locked() { sed -n "/^$1==/,/^[^ ]/{/^$1==/p;/^ /p}" requirements.lock; }
 
-install_with_uv() {
-    # uv is many times as fast as pip; it comes from the same index and by the same lock.
-    locked uv >.venv/uv.txt
-    .venv/bin/python -m pip install --quiet --require-hashes -r .venv/uv.txt &&
-        scripts/uv.sh pip sync --quiet --require-hashes --compile-bytecode requirements.lock &&
-        scripts/uv.sh pip install --quiet --no-deps --no-build-isolation --editable .
-}
-
-install_with_pip() {
-    .venv/bin/python -m pip install --quiet --require-hashes -r requirements.lock
-    .venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-}
-
-# What .venv holds: the lock, the project's own metadata, the place.
+# What .venv holds: a lock, the project's own metadata, the place.
 fingerprint() {
     .venv/bin/python -c 'import hashlib, os, pathlib, sys
-files = [pathlib.Path(name).read_bytes() for name in ("requirements.lock", "pyproject.toml")]
-print(hashlib.sha256(b"\0".join([*files, os.getcwdb(), sys.version.encode()])).hexdigest())'
+files = [pathlib.Path(name).read_bytes() for name in (sys.argv[1], "pyproject.toml")]
+print(hashlib.sha256(b"\0".join([*files, os.getcwdb(), sys.version.encode()])).hexdigest())' "$1"
+}
+
+is_installed() {
+    [ -x .venv/bin/labkit ] && [ -f ".venv/.$1" ] &&
+        [ "$(fingerprint "$1" 2>/dev/null)" = "$(cat ".venv/.$1")" ]
+}
+
+# Bring a lock into .venv by a command of uv, many times as fast as pip, which is the way without it.
+install() {
+    local lock=$1
+    shift
+    say "installing the packages of $lock into .venv"
+    scripts/uv.sh pip "$@" --quiet --require-hashes --compile-bytecode "$lock" || {
+        say "uv did not manage here; taking pip (slower)"
+        .venv/bin/python -m pip install --quiet --no-deps --require-hashes -r "$lock"
+    }
 }
 
 setup_python() {
     local python
-    if [ -x .venv/bin/labkit ] && [ -f "$stamp" ] &&
-        [ "$(fingerprint 2>/dev/null)" = "$(cat "$stamp")" ]; then
-        return
+    if ! is_installed requirements.lock; then
+        if ! venv_stands; then
+            python=$(find_python)
+            say "making .venv with $("$python" --version) ($python)"
+            make_venv "$python"
+        fi
+        # uv comes from the same index and by the same lock.
+        locked uv >.venv/uv.txt
+        .venv/bin/python -m pip install --quiet --require-hashes -r .venv/uv.txt || true
+        # Removes what the lock does not have, so also what tests need.
+        rm -f .venv/.requirements-test.lock
+        install requirements.lock sync
+        .venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+        # Where PYTHONDONTWRITEBYTECODE is set nothing would ever be compiled, and imports of the
+        # scientific stack take 3 to 6 times as long.
+        PYTHONDONTWRITEBYTECODE='' .venv/bin/python -m compileall -q -j 0 .venv/lib labkit || true
+        fingerprint requirements.lock >.venv/.requirements.lock
     fi
-    if ! venv_stands; then
-        python=$(find_python)
-        say "making .venv with $("$python" --version) ($python)"
-        make_venv "$python"
+    if [ "${1:-}" = --test ] && ! is_installed requirements-test.lock; then
+        install requirements-test.lock install --no-deps --requirements
+        fingerprint requirements-test.lock >.venv/.requirements-test.lock
     fi
-    say "installing the packages of requirements.lock into .venv"
-    install_with_uv || { say "uv did not manage here; taking pip (slower)"; install_with_pip; }
-    # Where PYTHONDONTWRITEBYTECODE is set nothing would ever be compiled, and imports of the
-    # scientific stack take 3 to 6 times as long.
-    PYTHONDONTWRITEBYTECODE='' .venv/bin/python -m compileall -q -j 0 .venv/lib labkit || true
-    fingerprint >"$stamp"
 }
 
-setup_python
+setup_python "${1:-}"
 setup_host_tools "${1:-}"

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 NEEDED = [*PROJECT["dependencies"], *EXTRAS["explore"], *EXTRAS["fleet"]]
-LOCKED = [*NEEDED, *EXTRAS["test"], *EXTRAS["setup"]]
+LOCKED = [*NEEDED, *EXTRAS["setup"]]
+TESTS = [*EXTRAS["test"], *EXTRAS["docs"]]
 GIVEN = {"jupyterlab", "papermill", "fabric", "numpy", "scipy", "pandas", "seaborn", "statsmodels"}
 #: Packages that take half a second or more to import.
 HEAVY = {"IPython", "distributed", "matplotlib", "scipy.stats", "seaborn", "statsmodels"}
@@ -35,23 +36,21 @@ def test_conda_has_the_packages_and_bounds_of_pyproject():
     conda = {line.replace("matplotlib-base", "matplotlib") for line in listed if "pip" not in line}
     conda = {line.replace(" ", "") for line in conda}
     python = f"python{PROJECT['requires-python']}"
-    assert python in conda and conda - {python} <= {*LOCKED}
+    assert python in conda and conda - {python} <= {*LOCKED, *TESTS}
     # RO-Crate's library is not on conda-forge: pip brings it, with labkit itself.
     assert {*NEEDED} - conda == {"rocrate>=0.16"}
 
 
-@pytest.mark.parametrize(
-    ("lock", "required"),
-    [("requirements.lock", LOCKED), ("requirements-docs.lock", EXTRAS["docs"])],
-)
-def test_a_lock_satisfies_pyproject_with_hashes_and_names_no_index(lock, required):
-    text, locked = (ROOT / lock).read_text(), {}
-    for name, version, rest in re.findall(r"(?m)^([\w.-]+)==([^ ;\\]+)(.*(?:\n .*)*)", text):
-        locked.setdefault(canonicalize_name(name), []).append(version)
-        assert "--hash=sha256:" in rest, name
-    for one in map(Requirement, required):
-        assert all(one.specifier.contains(v) for v in locked[canonicalize_name(one.name)]), one
-    assert "://" not in text and "--index" not in text
+def test_the_locks_satisfy_pyproject_with_hashes_and_name_no_index():
+    locked: dict[str, list[str]] = {}
+    for lock, required in (("requirements.lock", LOCKED), ("requirements-test.lock", TESTS)):
+        text = (ROOT / lock).read_text()
+        for name, version, rest in re.findall(r"(?m)^([\w.-]+)==([^ ;\\]+)(.*(?:\n .*)*)", text):
+            locked.setdefault(canonicalize_name(name), []).append(version)
+            assert "--hash=sha256:" in rest, name
+        for one in map(Requirement, required):
+            assert all(one.specifier.contains(v) for v in locked[canonicalize_name(one.name)]), one
+        assert "://" not in text and "--index" not in text
 
 
 def test_pip_configuration_becomes_uv_configuration():
