@@ -7,7 +7,7 @@ A tool is one module of this package: functions that return a `Client` or a serv
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,23 +76,10 @@ PYTHON = "/usr/bin/python3"
 UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
 
 
-def python(program: str, *args: str, **options: object) -> tuple[str, ...]:
-    """Return the command that runs a file of ``labkit/tools/programs`` with ``name=value``."""
+def python(program: str, action: str, **options: object) -> tuple[str, ...]:
+    """Return the command that calls a function of a file of ``labkit/tools/programs``."""
     text = (Path(__file__).parent / "programs" / f"{program}.py").read_text()
-    return (PYTHON, "-c", text, *args, *(f"{name}={value}" for name, value in options.items()))
-
-
-def wrapped(
-    argv: Sequence[str], *, log: str = "-", limit: float = 0.0, first: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return the command that runs a tool in a new directory, in the locale C.
-
-    Its CPU time and the files that it wrote follow its output, or these go into `log`. After
-    `limit` seconds it is ended and yet read (0: never). The command `first` runs before it, with
-    "once: " before each line that it prints.
-    """
-    limited = ("timeout", f"{limit:g}", *argv) if limit else argv
-    return python("wrapped", json.dumps({"log": log, "first": list(first)}), *limited)
+    return (PYTHON, "-c", text, action, json.dumps(options))
 
 
 def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]:

@@ -68,7 +68,7 @@ def parse(stdout: str, log: str = "", *, rate: int = 0) -> Measurement:
 
 def sink(port: int) -> Workload:
     """Return the sink, which is placed on the generator, before the chain that sends there."""
-    return Workload(python("datagram_sink", "hold", str(port)), port, image="python")
+    return Workload(python("datagram_sink", "hold", port=port), port, image="python")
 
 
 def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
@@ -85,8 +85,7 @@ def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
             why=f"{settle:g} s are left out at the beginning and {_END:g} s at the end",
             remedy="send for longer",
         )
-    parts = (f"{part:.2f}" for part in (settle, middle, _END))
-    argv = python("datagram_sink", "count", str(pid), *parts)
+    argv = python("datagram_sink", "count", pid=pid, settle=settle, middle=middle, end=_END)
     return Client(argv, sink, seconds + _AFTER, parse_watch)
 
 

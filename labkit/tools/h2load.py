@@ -17,9 +17,10 @@ from functools import partial
 
 import numpy as np
 
-from labkit.tools.base import Client, Measurement, prober, wrapped
+from labkit.tools.base import Client, Measurement, prober
 from labkit.tools.nginx import url
-from labkit.tools.parsing import Column, flag, latency, reading, rows, scheduled, shortfall, split
+from labkit.tools.parsing import Column, flag, latency, reading, rows, scheduled, shortfall
+from labkit.tools.repeat import once
 
 TOOL = "h2load"
 #: Seconds of load before the measured time; and for answers after the last request is due, before
@@ -47,10 +48,10 @@ def constant_rate(
     argv = f"h2load --h1 --requests={round(rate * (WARMUP + seconds))} --clients={connections}"
     argv += f" --rps={rate / connections:.9g} --rate={at_once} --rate-period={period}ms"
     argv += f" --log-file=requests {url(address, file)}"
-    once = f"h2load --h1 --requests=1 --clients=1 {url(address, file)}"
+    first = f"h2load --h1 --requests=1 --clients=1 {url(address, file)}"
     reader = partial(parse, rate=rate, seconds=seconds, connections=connections, warmup=WARMUP)
-    command = wrapped(argv.split(), limit=planned, first=once.split())
-    return Client(command, address, planned + 1, reader, samples_in_stdout=True)
+    client = Client(tuple(argv.split()), address, planned + 1, reader, samples_in_stdout=True)
+    return once(client, limit=planned, first=first.split())
 
 
 def parse(
@@ -62,12 +63,11 @@ def parse(
     ``due_latency_ns``. ``achieved_per_s`` counts answers that ended in it, ``failed`` requests
     without an answer, ``not_200`` other answers than the file.
     """
-    printed, text = split(stdout, log)
-    with reading(TOOL, printed, text):
-        if "starting benchmark" not in printed:
+    with reading(TOOL, stdout, log):
+        if "starting benchmark" not in stdout:
             raise ValueError("it did not start")
-        start, status, took = rows(text, ("start", "status", "took"), "\t").values()
-        counts = _DONE.search(printed)
+        start, status, took = rows(log, ("start", "status", "took"), "\t").values()
+        counts = _DONE.search(stdout)
         done, errored, timeout = map(int, counts.groups()) if counts else (len(status), 0, 0)
         if done != len(status):
             raise ValueError(f"its log has {len(status)} of {done} requests")
@@ -93,7 +93,7 @@ def parse(
         metrics |= latency(samples["latency_ns"] + samples["late_ns"], "due_latency_ns")
         if kept.any():
             metrics["late_ns_mean"] = float(samples["late_ns"].mean())
-        if body := _BODY.search(printed):
+        if body := _BODY.search(stdout):
             metrics["body_b"] = float(body[1])
             metrics["throughput_mbit_per_s"] = float(body[1]) * metrics["achieved_per_s"] * 8e-6
     flags, unlogged = shortfall(metrics["achieved_per_s"], rate), errored + timeout

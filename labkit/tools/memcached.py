@@ -11,21 +11,22 @@ import numpy as np
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, prober, python
-from labkit.tools.parsing import json_in, latency, reading, rows
+from labkit.tools.parsing import document, latency, reading
 
 TOOL, PORT = "the load on memcached", 11211
 #: Bytes of a value; seconds of load before the measured time.
 SIZE, WARMUP = 32, 0.5
 #: About so many operations are samples, spread evenly; metrics are those of all.
 KEPT = 5_000
+#: It speaks either protocol, over TCP, with 4 threads and 256 MB.
+_SERVER = f"memcached -u nobody -l 0.0.0.0 -p {PORT} -U 0 -c 4096 -t 4 -m 256"
 
 probe = prober(r"memcached (\S+)", "memcached", "-V")
 
 
 def server() -> Workload:
-    """Return the server, which speaks either protocol, over TCP, with 4 threads and 256 MB."""
-    argv = f"memcached -u nobody -l 0.0.0.0 -p {PORT} -U 0 -c 4096 -t 4 -m 256".split()
-    return Workload(tuple(argv), PORT, "tcp", "apps")
+    """Return the server."""
+    return Workload(tuple(_SERVER.split()), PORT, "tcp", "apps")
 
 
 def closed_loop(
@@ -46,33 +47,28 @@ def closed_loop(
     """
     options = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP}
     options |= {"connections": threads * connections, "size": SIZE, "keys": keys}
-    argv = python("memcached_load", protocol, **options, sets=sets, gets=gets)
+    options |= {"protocol": protocol, "sets": sets, "gets": gets}
     expected = WARMUP + seconds + keys * 100e-6 + 3.0
+    argv = python("memcached_load", "main", **options)
     return Client(argv, address, expected, parse, samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str = "") -> Measurement:
-    """Read the row of every operation; ``tool_cpu`` is the share of a CPU that the load took."""
-    head, _, rest = stdout.partition("\n")
-    with reading(TOOL, stdout[:4000]):
-        summary = json_in(head)
-        samples = rows(rest, ("start_ns", "latency_ns", "set"), ",")
+    """Read every operation; ``tool_cpu`` is the share of a CPU that the load took."""
+    with reading(TOOL, stdout):
+        found, samples = document(stdout)
         start, took, is_set = samples.values()
-        if len(start) != summary["rows"]:
-            raise ValueError(f"it has {len(start)} of {summary['rows']} rows")
         if (took <= 0).any() or not np.isin(is_set, (0, 1)).all():
             raise ValueError("a row is not an operation")
         sets, seconds = int(is_set.sum()), int((start + took).max()) / 1e9
         gets = len(start) - sets
-        carried = sets * summary["set_b"] + gets * summary["get_b"]
-        rate = len(start) / seconds
+        carried, rate = sets * found["set_b"] + gets * found["get_b"], len(start) / seconds
         metrics = {"operations_per_s": rate, "requests_per_s": rate, "sets": sets, "gets": gets}
         # A GET without a value ends the load.
         metrics |= {"throughput_mbit_per_s": carried * 8e-6 / seconds, "hits": 1.0}
-        metrics |= {"tool_cpu": float(summary["tool_cpu"])} | latency(took)
+        metrics |= {"tool_cpu": float(found["tool_cpu"])} | latency(took)
         metrics |= latency(took[is_set == 1], "set_latency_ns")
         metrics |= latency(took[is_set == 0], "get_latency_ns")
-        messages = len(start) + int(summary["others"])
-    every = max(1, len(start) // KEPT)
-    kept = {name: values[::every] for name, values in samples.items()}
-    return Measurement(kept, metrics, messages)
+        messages = len(start) + int(found["others"])
+        order = np.argsort(start, kind="stable")[:: max(1, len(start) // KEPT)]
+    return Measurement({name: values[order] for name, values in samples.items()}, metrics, messages)

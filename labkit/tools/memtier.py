@@ -8,9 +8,10 @@ Its quantiles come from a histogram, whose steps are 8 us below 2 ms, and wider 
 from functools import partial
 from itertools import pairwise
 
-from labkit.tools.base import Client, Measurement, prober, wrapped
+from labkit.tools.base import Client, Measurement, prober
 from labkit.tools.memcached import PORT, SIZE
-from labkit.tools.parsing import check_duration, flag, json_in, own_cpu, reading, split
+from labkit.tools.parsing import check_duration, flag, json_in, reading
+from labkit.tools.repeat import once
 
 TOOL = "memtier_benchmark"
 #: The percentiles that it is asked for, in the names of its file.
@@ -42,24 +43,22 @@ def closed_loop(
     store = f"{server} -t 1 -c 8 --ratio=1:0 --key-pattern=P:P -n allkeys"
     argv = f"{server} -t {threads} -c {connections} --ratio={sets}:{gets} --test-time={seconds}"
     argv += " --print-percentiles=50,90,95,99,99.9 --json-out-file=memtier.json"
-    command = wrapped(argv.split(), first=store.split())
-    reader = partial(parse, threads=threads, stored=keys, seconds=seconds)
-    return Client(command, address, seconds + 6.0, reader, samples_in_stdout=True)
+    reader = partial(parse, stored=keys, seconds=seconds)
+    client = Client(tuple(argv.split()), address, seconds + 6.0, reader, samples_in_stdout=True)
+    # Its process mostly sleeps for another second after the last answer.
+    return once(client, first=store.split(), threads=threads, busy=seconds)
 
 
-def parse(
-    stdout: str, log: str, *, threads: int = 4, stored: int = 0, seconds: float | None = None
-) -> Measurement:
+def parse(stdout: str, log: str, *, stored: int = 0, seconds: float | None = None) -> Measurement:
     """Read the JSON file, which does not count the requests that `stored` the keys.
 
     Metrics are as of `labkit.tools.memcached.parse`. ``tool_cpu`` is of the time in which it sent;
     starting, some 0.2 s, counts too, so that the share of a short run may be above 1.
     """
-    printed, text = split(stdout, log)
-    with reading(TOOL, printed, text, needs="memtier_benchmark 1.4"):
-        if "\nALL STATS\n" not in printed or not text.strip():
+    with reading(TOOL, stdout, log, needs="memtier_benchmark 1.4"):
+        if "\nALL STATS\n" not in stdout or not log.strip():
             raise ValueError("it printed no summary, or its file is empty")
-        report = json_in(text)["ALL STATS"]
+        report = json_in(log)["ALL STATS"]
         if report["Runtime"].get("Interrupted") == "true":
             raise ValueError("it was interrupted")
         sets, gets, both = report["Sets"], report["Gets"], report["Totals"]
@@ -83,10 +82,7 @@ def parse(
                 raise ValueError(f"the latencies are not in order: {ordered} ms")
             for name, ms in {"mean": kind["Average Latency"], **ordered}.items():
                 metrics[f"{prefix}latency_ns_{name}"] = round(ms * 1e6)
-        # Its process mostly sleeps for another second after the last answer.
-        lasted = report["Runtime"]["Total duration"] / 1e3
-        check_duration(lasted, seconds)
-        metrics |= own_cpu(printed, threads, lasted)
+        check_duration(report["Runtime"]["Total duration"] / 1e3, seconds)
         errors = int(both.get("Connection Errors", 0))
     flags = flag(f"{errors} connection errors", errors)
     flags += flag(f"{missed:.0%} of the GETs found nothing", missed >= 0.005)

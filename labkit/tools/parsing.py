@@ -83,6 +83,16 @@ def json_in(text: str) -> dict[str, Any]:
     raise failures[0] if failures else ValueError("there is no JSON object")
 
 
+def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
+    """Return what a program of labkit printed, and its ``samples``: columns of one length."""
+    found = json_in(text)
+    samples = {name: np.array(values) for name, values in found.pop("samples").items()}
+    shapes = {(one.dtype.name, one.shape) for one in samples.values()}
+    if len(shapes) != 1 or not all(one == "int64" and len(shape) == 1 for one, shape in shapes):
+        raise ValueError(f"its samples are not columns of integers of one length: {shapes}")
+    return found, samples
+
+
 def rows(text: str, names: Sequence[str], separator: str) -> dict[str, Column]:
     """Return the columns of lines of integers, which are in the order of `names`."""
     line = separator.join([r"-?[0-9]+"] * len(names))
@@ -93,28 +103,9 @@ def rows(text: str, names: Sequence[str], separator: str) -> dict[str, Column]:
     return dict(zip(names, values.reshape(-1, len(names)).T.copy(), strict=True))
 
 
-def split(stdout: str, log: str) -> tuple[str, str]:
-    """Return what a tool of `base.wrapped` printed, and the files that it wrote."""
-    printed, mark, files = stdout.partition("\n@@ log\n")
-    return (printed, files) if mark else (stdout, log)
-
-
 def flag(text: str, when: object = True) -> tuple[str, ...]:
     """Return the text as the flags of a measurement, or none."""
     return (text,) if when else ()
-
-
-def own_cpu(printed: str, threads: int, seconds: float = 0.0) -> dict[str, float]:
-    """Return ``tool_cpu``: the share that a tool of `base.wrapped` took of its CPUs.
-
-    It uses no more of them than it has threads, in the `seconds` in which it sent (0: all of them).
-    """
-    found = re.search(r"^@@ spent (.*)$", printed, re.MULTILINE)
-    if found is None:
-        return {}
-    spent = json.loads(found[1])
-    available = min(spent["cpus"], threads) * (seconds * 1e9 or spent["elapsed_ns"])
-    return {"tool_cpu": spent["cpu_ns"] / available}
 
 
 def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tuple[str, ...]:

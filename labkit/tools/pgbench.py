@@ -20,8 +20,9 @@ import numpy as np
 
 from labkit.hosts import script
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, prober, wrapped
-from labkit.tools.parsing import flag, latency, reading, rows, scheduled, shortfall, split
+from labkit.tools.base import Client, Measurement, prober
+from labkit.tools.parsing import flag, latency, reading, rows, scheduled, shortfall
+from labkit.tools.repeat import once
 
 TOOL, PORT = "pgbench", 5432
 #: Where the image has the database, and where the server runs on a copy of it.
@@ -73,9 +74,9 @@ def transactions(
     argv = f"pgbench --host {address} --port {PORT} --username=postgres --no-vacuum"
     argv += f" --client={connections} --jobs={threads} --time={runs} --rate={rate}"
     argv += " --log --log-prefix=transactions postgres"
-    command = wrapped([*(("env", delay) if commit_delay_us else ()), *argv.split()])
+    command = (*(("env", delay) if commit_delay_us else ()), *argv.split())
     reader = partial(parse, rate=rate, warmup=WARMUP, seconds=seconds, connections=connections)
-    return Client(command, address, runs + 5.0, reader, samples_in_stdout=True)
+    return once(Client(command, address, runs + 5.0, reader, samples_in_stdout=True))
 
 
 def parse(
@@ -93,10 +94,9 @@ def parse(
     closed: ``connections / rate`` before the last begins. ``achieved_per_s`` counts those that
     ended in it, and is flagged where more are missing than 1 % and `CHANCE` standard deviations.
     """
-    printed, text = split(stdout, log)
-    with reading(TOOL, printed, text, needs="pgbench 15"):
-        ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(printed))
-        ended = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", text, flags=re.MULTILINE)
+    with reading(TOOL, stdout, log, needs="pgbench 15"):
+        ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))
+        ended = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
         _, _, took, _, epoch_s, epoch_us, lag = rows(ended, _COLUMNS, " ").values()
         if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
             raise ValueError("a transaction of its log has an impossible time")

@@ -1,4 +1,4 @@
-"""A tool repeated for a window, and two services that are repeated at the same time.
+"""A tool that is run once in a directory of its own, or repeated for a window, beside another.
 
 Services whose runs take different times disturb each other for the same time when each is repeated
 for a whole window; an iteration counts as measured with the neighbour only where the neighbour ran
@@ -6,7 +6,6 @@ for all of it. Which iterations count is decided by when they start, never by ho
 slow ones would otherwise be lost.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,14 +14,16 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 
-from labkit.errors import ToolOutput
 from labkit.tools.base import Client, Measurement, python
-from labkit.tools.parsing import reading
+from labkit.tools.parsing import json_in, reading
 
 #: An iteration counts where the neighbour ran for this share of its time. Commands of containers
 #: start some 50 ms apart, and between two iterations of the neighbour a process starts.
 MIN_OVERLAP = 0.9
+#: The seconds of a run that is not ended.
+_FOREVER = 1e6
 _TIMES = ("start_ns", "end_ns", "cut", "late")
+Reader = Callable[[str, str], Measurement]
 
 
 @dataclass(frozen=True)
@@ -37,38 +38,58 @@ class Repeated(Measurement):
     iterations: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
+def once(
+    client: Client,
+    *,
+    limit: float = _FOREVER,
+    first: Sequence[str] = (),
+    threads: int = 0,
+    busy: float = 0.0,
+) -> Client:
+    """Return a client that runs another's command once; its reader gets the files as the log.
+
+    After `limit` seconds it is ended and yet read. The command `first` runs before it, with "once:"
+    before each line that it prints. Of a tool with so many `threads`, ``tool_cpu`` is the share of
+    its CPUs that it took, in the `busy` seconds in which it sent (0: all the time).
+    """
+    argv = python("run", "main", seconds=limit, at_most=1, first=first)
+    parse = partial(_parse_once, client.parse, threads, busy)
+    return replace(client, argv=argv + client.argv, parse=parse)
+
+
+def _parse_once(read: Reader, threads: int, busy: float, stdout: str, log: str = "") -> Measurement:
+    with reading("the tool's run", stdout):
+        found = json_in(stdout)
+        (ran,) = found["runs"]
+        before = "".join(f"once: {line}\n" for line in found["first"].splitlines())
+        printed, files = before + ran["stdout"], ran["files"]
+        available = min(found["cpus"], threads) * (busy * 1e9 or ran["end_ns"] - ran["start_ns"])
+        share = {"tool_cpu": ran["cpu_ns"] / available} if threads else {}
+    measured = read(printed, files)
+    return replace(measured, metrics={**measured.metrics, **share})
+
+
 def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) -> Client:
     """Return a client that runs another's command again and again; it reads a `Repeated`.
 
     Iterations that start in the window of so many seconds count, `at_most` so many (0: any number).
     It goes on for the grace time, in which the slowest can end: what runs then is cut off.
     """
-    argv = python("repeat", str(seconds), str(grace), str(at_most), *client.argv)
+    argv = python("run", "main", seconds=seconds, grace=grace, at_most=at_most)
     read = partial(parse, client.parse)
-    return replace(client, argv=argv, seconds=seconds + grace + 1, parse=read)
+    return replace(client, argv=argv + client.argv, seconds=seconds + grace + 1, parse=read)
 
 
-def parse(read: Callable[[str, str], Measurement], stdout: str, log: str = "") -> Repeated:
-    """Read every iteration by the tool's parser; one that failed is an error."""
+def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
+    """Read every iteration by the tool's parser; none has failed."""
     with reading("repeated runs", stdout):
-        *lines, last = [json.loads(text) for text in stdout.splitlines()]
-        if "end" not in last or not lines or not all("start_ns" in line for line in lines):
-            raise ValueError("it breaks off: was the container stopped, or the time too short?")
         rows = []
-        for number, line in enumerate(lines, 1):
-            if line["status"] != 0 and not line["cut"]:
-                # A negative status is a signal: -9 as by hand or for want of memory.
-                printed = line["stderr"].strip() or line["stdout"].strip() or "(nothing)"
-                raise ToolOutput(
-                    f"iteration {number} ended with status {line['status']}",
-                    why=f"it printed: {printed[-600:]}",
-                    remedy="run the same command in the image by hand",
-                )
+        for line in json_in(stdout)["runs"]:
             once = Measurement({}) if line["cut"] else read(line["stdout"], "")
             times = {name: line[name] for name in _TIMES}
-            rows.append(times | {"flags": once.flags, **once.metrics})
-    iterations = pd.DataFrame(rows)
-    counted = iterations[~iterations["cut"] & ~iterations["late"]]
+            rows.append({**times, "flags": once.flags, **once.metrics})
+        iterations = pd.DataFrame(rows)
+        counted = iterations[~iterations["cut"] & ~iterations["late"]]
     return Repeated({}, _means(counted), flags=_flags(counted["flags"]), iterations=iterations)
 
 

@@ -10,8 +10,9 @@ import re
 from functools import partial
 
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, prober, wrapped
+from labkit.tools.base import Client, Measurement, prober
 from labkit.tools.parsing import flag, reading, rows
+from labkit.tools.repeat import once
 
 TOOL, PORT = "sfnt-pingpong", 2048
 #: Options of how both ends wait, in the words of `labkit.tools.sockperf`, and an upper bound of the
@@ -36,8 +37,8 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str) -> Client:
     argv = f"{TOOL} --port={PORT} --affinity=any;any --rtt --raw=rtt --sizes={size}".split()
     argv += f"--miniter={messages} --maxiter={messages} --warmupms=0".split()
     argv += [f"--warmupiter={WARMUP}", *waiting, "udp", address]
-    reader = partial(parse, size=size, messages=messages)
-    return Client(wrapped(argv, log="{log}"), address, 1 + (WARMUP + messages) * budget, reader)
+    reader, seconds = partial(parse, size=size, messages=messages), (WARMUP + messages) * budget
+    return once(Client(tuple(argv), address, 1 + seconds, reader, samples_in_stdout=True))
 
 
 def parse(stdout: str, log: str = "", *, size: int, messages: int = 0) -> Measurement:

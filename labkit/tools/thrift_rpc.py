@@ -12,7 +12,7 @@ import numpy as np
 from labkit.errors import UsageError
 from labkit.placement import Workload
 from labkit.tools.base import PYTHON, Client, Measurement, one_of, prober, python
-from labkit.tools.parsing import flag, json_in, reading, rows
+from labkit.tools.parsing import document, flag, reading
 
 PORT = 9090
 #: Calls that take longer are counted as slow: the smallest quota that the kernel accepts.
@@ -22,7 +22,6 @@ SLOW_NS = 1_000_000
 MOST_DELAY, WAKING_NS = 1e-3, 1_000
 #: Calls before the sample, which fill caches and grow the connection's windows.
 WARMUP = 500
-_COLUMNS = ("start_ns", "lateness_ns", "latency_ns")
 _VERSION = """
 import importlib.metadata, platform
 from thrift.protocol import fastbinary
@@ -39,8 +38,7 @@ def server() -> Workload:
 
 def busy(seconds: float = 0) -> Workload:
     """Return a workload that computes for some seconds, or (0) until it is ended."""
-    argv = python("thrift_service", "busy", seconds=f"{seconds:g}")
-    return Workload(argv, 0, image="python")
+    return Workload(python("thrift_service", "busy", seconds=seconds), 0, image="python")
 
 
 def pause(seconds: float, address: str) -> Client:
@@ -67,13 +65,12 @@ def client(
     call: str = "nothing",
     size: int = 0,
     share: float = 1.0,
-    inside: bool = False,
 ) -> Client:
     """Return the client, which makes `WARMUP` calls in a closed loop before the sample.
 
     In the "closed" loop it calls again once it has the answer and has slept for `pause_us`; in the
     "open" loop at set times, `rate` times a second. The server does "nothing", or is to "receive"
-    or "send" `size` bytes. A client `inside` a container prints its samples, instead of a log.
+    or "send" `size` bytes.
     """
     one_of("loop", loop, ("closed", "open"))
     if not 0 <= pause_us <= 1e6 or (loop == "open" and not 0 < rate <= 1e9):
@@ -81,38 +78,29 @@ def client(
             f"invalid pause or rate: {pause_us!r} us, {rate!r} calls a second",
             remedy="a pause from 0 to 1,000,000 us, and a rate above 0",
         )
-    options = {"address": address, "port": PORT, "call": call, "size": size, "calls": calls}
-    options |= {"warmup": WARMUP, "log": "-" if inside else "{log}"}
-    options |= {"rate": rate} if loop == "open" else {"pause": f"{pause_us / 1e6:.9f}"}
     paced = {"rate": rate} if loop == "open" else {"pause_us": pause_us}
+    options = {"address": address, "port": PORT, "call": call, "size": size, "calls": calls}
+    argv = python("thrift_service", "client", **options, warmup=WARMUP, **paced)
     seconds = duration(calls, size=size, share=share, **paced)
-    argv, reader = python("thrift_service", loop, **options), partial(parse, calls=calls)
-    if inside:
-        return Client(argv, address, seconds, reader, samples_in_stdout=True)
-    return Client(argv, address, seconds, reader, log_rows=calls)
+    return Client(argv, address, seconds, partial(parse, calls=calls), samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measurement:
     """Read of each call when it was due (``start_ns``), and how long from then to its answer.
 
     ``lateness_ns`` is from then to when it was sent; in a closed loop a call is due when it is
-    made. ``client_delay_ns`` is for how long the client was ready and had no CPU, where the kernel
-    counts it: its own stalls are part of the measurement.
+    sent. ``client_delay`` is the share of the time in which the client waited for a CPU, where the
+    kernel counts it: its own stalls are part of the measurement.
     """
-    head, _, rest = stdout.partition("\n")
-    with reading("the Thrift client", stdout[:4000], log):
-        summary = json_in(head)
-        made, elapsed = int(summary["calls"]), int(summary["elapsed_ns"])
-        warmup = np.array(summary["warmup_ns"], dtype=np.int64)
-        table = (log or rest).removeprefix(",".join(_COLUMNS) + "\n")
-        samples = rows(table, _COLUMNS, ",")
+    with reading("the Thrift client", stdout):
+        found, samples = document(stdout)
         start, lateness, latency = samples.values()
+        made, elapsed = len(start), int(start[-1] + latency[-1])
+        warmup = np.array(found["warmup_ns"], dtype=np.int64)
+        if made != (calls or made):
+            raise ValueError(f"it has {made} of {calls} calls")
         if (latency <= 0).any() or (lateness < 0).any() or elapsed <= 0:
-            raise ValueError("its log has an impossible time")
-        if not len(start) == made == (calls or made):
-            raise ValueError(f"its log has {len(start)} rows of {calls or made} calls")
-        if start[-1] + latency[-1] != elapsed:
-            raise ValueError("its log is of another run")
+            raise ValueError("a call has an impossible time")
         metrics = {
             "slow_calls": float((latency > SLOW_NS).sum()),
             "slow_warmup": float((warmup > SLOW_NS).sum()),
@@ -120,10 +108,10 @@ def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measuremen
             "messages_per_s": made / elapsed * 1e9,
             "warmup_ns": float(warmup.sum()),
         }
-        flags = flag("Thrift's compiled protocol was not used", not summary["accelerated"])
-        if (delay := summary.get("delay_ns")) is not None:
+        flags = flag("Thrift's compiled protocol was not used", not found["accelerated"])
+        if (delay := found["delay_ns"]) is not None:
             metrics |= {"client_delay_ns": float(delay), "client_delay": delay / elapsed}
             text = f"the client waited for its CPU for {delay / elapsed:.2%} of the time"
-            waking = WAKING_NS * summary["slices"]
+            waking = WAKING_NS * found["slices"]
             flags += flag(text, (delay - waking) / elapsed > MOST_DELAY)
     return Measurement(samples, metrics, made + len(warmup), flags)

@@ -10,9 +10,10 @@ than ten seconds discards what it measured in these, its calibration.
 import re
 from functools import partial
 
-from labkit.tools.base import Client, Measurement, prober, wrapped
+from labkit.tools.base import Client, Measurement, prober
 from labkit.tools.nginx import url
-from labkit.tools.parsing import check_duration, flag, own_cpu, reading, scheduled, shortfall, split
+from labkit.tools.parsing import check_duration, flag, reading, scheduled, shortfall
+from labkit.tools.repeat import once
 
 #: Threads among which the connections are divided.
 TOOL, THREADS = "wrk2", 2
@@ -36,7 +37,8 @@ def constant_rate(
     """Return the client: `rate` requests per second of a file, over all connections."""
     argv = f"wrk2 --latency -t {THREADS} -c {connections} -d {seconds}s -R {rate}".split()
     reader = partial(parse, rate=rate, seconds=seconds, connections=connections)
-    return Client(wrapped([*argv, url(address, file)]), address, seconds + 2.0, reader)
+    client = Client((*argv, url(address, file)), address, seconds + 2.0, reader)
+    return once(client, threads=THREADS)
 
 
 def parse(
@@ -48,12 +50,11 @@ def parse(
     digits elsewhere. ``answer_b`` and ``throughput_mbit_per_s`` include the head of an answer,
     ``not_200`` counts other answers than 2xx and 3xx, and ``socket_errors`` timeouts too.
     """
-    printed, _ = split(stdout, log)
 
     def found(pattern: str) -> list[tuple[str, ...]]:
-        return [match.groups() for match in re.finditer(pattern, printed, re.MULTILINE)]
+        return [match.groups() for match in re.finditer(pattern, stdout, re.MULTILINE)]
 
-    with reading(TOOL, printed):
+    with reading(TOOL, stdout):
         ((mean, longest, count),), ((achieved,),) = found(_ENDS), found(_RATE)
         ((total, time, unit, read, unit_b),) = found(_TOTAL)
         rate_found, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
@@ -68,7 +69,7 @@ def parse(
         levels |= {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, *_ in spectrum}
         metrics = {f"latency_ns_{name}": levels[level] for level, name in _NAMES.items()}
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
-        metrics |= scheduled("requests_per_s", rate_found, float(rate)) | own_cpu(printed, THREADS)
+        metrics |= scheduled("requests_per_s", rate_found, float(rate))
         answered = float(read) * _BYTES[unit_b]  # printed to three digits
         metrics |= {"throughput_mbit_per_s": answered * 8e-6 / lasted}
         metrics |= {"answer_b": answered / requests}

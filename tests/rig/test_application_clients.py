@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.campaign.counters import KINDS
-from labkit.errors import ToolOutput
+from labkit.errors import CommandFailed
 from labkit.placement import docker, waiting
 from labkit.tools import repeat, services
 from labkit.tools.applications import APPLICATIONS, families
@@ -145,5 +145,5 @@ def test_the_error_of_a_repeated_tool_is_reported(make_trial):
     trial = make_trial()
     with trial.serve(waiting("services"), docker("nat")) as server:
         nobody = services.netperf(server.own_address, seconds=1, port=9)
-        with pytest.raises(ToolOutput, match="netserver listening"):
+        with pytest.raises(CommandFailed, match="netserver listening"):
             trial.measure(repeat.repeated(nobody, seconds=2, grace=0), inside=server)

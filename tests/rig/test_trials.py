@@ -196,7 +196,7 @@ def test_a_client_in_a_container_calls_one_in_another(lab, make_trial, network, 
         assert client.host.name == (at or "sut") and server.host.name == "sut"
         # On one host the target is the container's own address, not that of its published port.
         target = server.address if at else server.own_address
-        load = thrift_rpc.client(target, calls=200, call="receive", size=200, inside=True)
+        load = thrift_rpc.client(target, calls=200, call="receive", size=200)
         found, address = trial.measure(load, inside=client), client.own_address
     assert len(found.samples["latency_ns"]) == 200
     assert "tool.out" not in trial.logs  # its output is the samples

@@ -1,8 +1,8 @@
 """A sink of UDP datagrams, and a count of what it takes.
 
-Runs as ``python3 -c TEXT hold PORT`` or ``python3 -c TEXT count PID SETTLE MIDDLE END``. A filter
-of the socket accepts no datagram: each is dropped and counted by the kernel as it arrives (the last
-column of ``/proc/net/udp``); none is queued, copied or answered, and no process wakes up.
+Runs as ``python3 -c TEXT FUNCTION OPTIONS`` with `hold` or `count`. A filter of the socket accepts
+no datagram: each is dropped and counted by the kernel as it arrives (the last column of
+``/proc/net/udp``); none is queued, copied or answered, and no process wakes up.
 """
 
 import array
@@ -18,7 +18,7 @@ from pathlib import Path
 SO_ATTACH_FILTER = getattr(socket, "SO_ATTACH_FILTER", 26)
 
 
-def hold(port: str) -> None:
+def hold(port: int) -> None:
     """Hold a socket that drops everything, on a port of all addresses, until killed."""
     # A classic BPF program of one instruction: return 0, accept no byte of the packet.
     program = array.array("B", struct.pack("HBBI", 0x06, 0, 0, 0))
@@ -26,14 +26,14 @@ def hold(port: str) -> None:
         # The filter is set before the port, so that not one datagram is queued.
         described = struct.pack("HP", 1, program.buffer_info()[0])
         receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
-        receiver.bind(("0.0.0.0", int(port)))
+        receiver.bind(("0.0.0.0", port))
         while True:
             signal.pause()
 
 
-def drops(pid: str) -> dict[str, int]:
+def drops(pid: int) -> dict[str, int]:
     """Return the datagrams dropped so far by each UDP socket of a process, by inode."""
-    process = Path("/proc", pid)
+    process = Path("/proc", str(pid))
     try:
         held = {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
         rows = [line.split() for line in (process / "net" / "udp").read_text().splitlines()]
@@ -42,13 +42,12 @@ def drops(pid: str) -> dict[str, int]:
     return {row[9]: int(row[12]) for row in rows if f"socket:[{row[9]}]" in held}
 
 
-def count(pid: str, *pauses: str) -> None:
+def count(pid: int, settle: float, middle: float, end: float) -> None:
     """Print the counts after `settle` seconds and after `middle` more, with the time of each.
 
     It ends `end` seconds later, once nothing has arrived for 0.3 s; after 10 s in any case. On a
     busy machine a hop of a chain may wait for its CPU for longer than 0.1 s.
     """
-    settle, middle, end = map(float, pauses)
     time.sleep(settle)
     first = time.monotonic_ns(), drops(pid)
     time.sleep(middle)
@@ -61,7 +60,4 @@ def count(pid: str, *pauses: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "hold":
-        hold(sys.argv[2])
-    else:
-        count(*sys.argv[2:])
+    globals()[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -1,14 +1,13 @@
-"""Times file operations; prints a line of JSON, a line of times in ns for each, and an end.
+"""Times file operations, and prints a JSON document: columns of times in ns, and what was done.
 
-Runs as ``python3 -c TEXT OPERATION JSON`` in containers and on hosts; needs only Python's standard
-library. Nothing is printed before the last operation has ended.
+Runs as ``python3 -c TEXT OPERATION OPTIONS`` in containers and on hosts; needs only Python's
+standard library. Nothing is printed before the last operation has ended.
 """
 
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns as now
 
@@ -32,11 +31,11 @@ def time_cpu() -> None:
     _reference_ns.append(sorted(times)[2] / 50)
 
 
-def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Columns:
+def write(path: str, size_b: int, count: int, flush: str) -> Columns:
     """Write `size_b` bytes at a time to one open file; flush after each, or sync it to the disk."""
     content, times = b"x" * size_b, []
     with Path(path).open("wb") as file:
-        for _ in range(warm_up + count):
+        for _ in range(count):
             began = now()
             file.write(content)
             file.flush()
@@ -44,14 +43,14 @@ def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Colum
                 os.fsync(file.fileno())
             times.append(now() - began)
     Path(path).unlink()
-    return {"latency_ns": times[warm_up:]}
+    return {"latency_ns": times}
 
 
-def open_close(path: str, count: int, warm_up: int) -> Columns:
+def open_close(path: str, count: int) -> Columns:
     """Open and close a file for reading, with Python's open() and with the system call alone."""
     columns: Columns = {"latency_ns": [], "close_ns": [], "call_ns": []}
     opened, closed, called = columns.values()
-    for _ in range(warm_up + count):
+    for _ in range(count):
         began = now()
         file = open(path, "rb")  # noqa: PTH123, SIM115 - this call is what is timed
         between = now()
@@ -59,12 +58,12 @@ def open_close(path: str, count: int, warm_up: int) -> Columns:
         ended = now()
         opened.append(between - began)
         closed.append(ended - between)
-    for _ in range(warm_up + count):
+    for _ in range(count):
         began = now()
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         called.append(now() - began)
         os.close(number)
-    return {name: times[warm_up:] for name, times in columns.items()}
+    return columns
 
 
 def first_write(folder: str, written_b: int) -> Columns:
@@ -89,15 +88,15 @@ def first_write(folder: str, written_b: int) -> Columns:
     return {name: [once(path) for path in paths] for name in ("latency_ns", "again_ns")}
 
 
-def traverse(path: str, count: int, warm_up: int) -> Columns:
+def traverse(path: str, count: int) -> Columns:
     """Run ``ls -R``; once before that in an empty folder, which loads ``ls`` from the disk."""
     with tempfile.TemporaryDirectory() as empty:
         listing(empty)
     times = []
-    for _ in range(warm_up + count):
+    for _ in range(count):
         time_cpu()
         times.append(listing(path))
-    return {"latency_ns": times[warm_up:]}
+    return {"latency_ns": times}
 
 
 def listing(path: str) -> int:
@@ -113,28 +112,20 @@ def listing(path: str) -> int:
 
 
 def main(operation: str, options: str) -> None:
-    """Run an operation and print its times, after writing out dirty pages of others."""
+    """Run an operation and print its times, after writing out dirty pages of others.
+
+    The first `warm_up` times are left out.
+    """
+    given = json.loads(options)
+    warm_up = given.pop("warm_up", 0)
     os.sync()
-    run, each = OPERATIONS[operation]
-    arguments = json.loads(options)
     time_cpu()
-    columns = run(**arguments)
+    columns: Columns = globals()[operation](**given)
     time_cpu()
-    rows = list(zip(*columns.values(), strict=True))
-    done = each * (len(rows) + arguments.get("warm_up", 0))
-    head = {"columns": list(columns), "count": len(rows), "done": done}
-    print(json.dumps(head | {"reference_ns": max(_reference_ns)}))
-    print("\n".join(" ".join(map(str, row)) for row in rows))
-    print("end", len(rows))
+    done = len(columns["latency_ns"]) * (2 if operation in ("open_close", "first_write") else 1)
+    samples = {name: times[warm_up:] for name, times in columns.items()}
+    print(json.dumps({"done": done, "reference_ns": max(_reference_ns), "samples": samples}))
 
-
-#: Each with its number of operations in a row of times.
-OPERATIONS: dict[str, tuple[Callable[..., Columns], int]] = {
-    "write": (write, 1),
-    "open": (open_close, 2),
-    "first write": (first_write, 2),
-    "traverse": (traverse, 1),
-}
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -1,7 +1,7 @@
 """A load on memcached: connections that send again as soon as they are answered.
 
-Runs as ``python3 -c TEXT PROTOCOL name=value...`` with the options of `main`, and needs only the
-standard library. All keys are stored first. Then it keeps one operation under way on each of its
+Runs as ``python3 -c TEXT main OPTIONS`` with the options of `main`, and needs only the standard
+library. All keys are stored first. Then it keeps one operation under way on each of its
 connections: so many SETs, so many GETs, and again, of keys drawn at random. A latency runs from
 just before a request is written until its answer has been read; an answer that waits while other
 connections are served gets older meanwhile, as in any client with an event loop. Operations that
@@ -48,15 +48,16 @@ def check(data: bytes, begin: bytes, length: int) -> None:
         raise ValueError(f"memcached answered {data[:80]!r}")
 
 
-def run(
+def load(
     sockets: list[socket.socket],
     operations: list[list[Operation]],
     kinds: list[int],
-    times: tuple[int, int],
-) -> tuple[list[tuple[int, int, int]], int]:
+    first: int,
+    last: int,
+) -> tuple[list[list[int]], int]:
     """Keep one operation under way on each connection until the end and until all is answered.
 
-    Return beginning, latency and kind of each that began between two times, and how many others
+    Return beginning, latency and kind of those that began between two times, and how many others
     there were.
     """
     random, turns = Random(1), {}
@@ -64,7 +65,7 @@ def run(
     for one in sockets:
         place = random.randrange(len(kinds))
         turns[one.fileno()] = cycle(kinds[place:] + kinds[:place])
-    starts, latencies, measured = array("q"), array("q"), array("b")
+    starts, latencies, measured = columns = array("q"), array("q"), array("b")
     sent: dict[int, tuple[int, int, bytes, int]] = {}
     others = 0
 
@@ -74,7 +75,7 @@ def run(
         sent[fd] = kind, monotonic_ns(), begin, length
         os.write(fd, request)
 
-    under_way, poll, (first, last) = len(sockets), select.epoll(), times
+    under_way, poll = len(sockets), select.epoll()
     for fd in turns:
         poll.register(fd, select.EPOLLIN)
         ask(fd)
@@ -96,21 +97,26 @@ def run(
                 ask(fd)
             else:
                 under_way -= 1
-    return sorted(zip(starts, latencies, measured, strict=True)), others
+    return [list(column) for column in columns], others
 
 
-def main(protocol: str, *options: str) -> None:
-    """Store, measure, and print a line of JSON and a row for each operation.
-
-    Options are address, port and number of connections; seconds and warmup; size and number of
-    keys; sets and gets in turns.
-    """
-    given = dict(option.split("=", 1) for option in options)
-    at = given["address"], int(given["port"])
-    keys = [b"labkit-%08d" % number for number in range(int(given["keys"]))]
-    value = b"x" * int(given["size"])
-    operations = [[operation(protocol, kind, key, value) for key in keys] for kind in (GET, SET)]
-    sockets = [socket.create_connection(at, PATIENCE) for _ in range(int(given["connections"]))]
+def main(
+    protocol: str,
+    address: str,
+    port: int,
+    *,
+    connections: int,
+    seconds: float,
+    warmup: float,
+    size: int,
+    keys: int,
+    sets: int,
+    gets: int,
+) -> None:
+    """Store all keys, measure, and print the operations, in which SETs and GETs take turns."""
+    names, value = [b"labkit-%08d" % number for number in range(keys)], b"x" * size
+    operations = [[operation(protocol, kind, name, value) for name in names] for kind in (GET, SET)]
+    sockets = [socket.create_connection((address, port), PATIENCE) for _ in range(connections)]
     for one in sockets:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for request, begin, length in operations[SET]:
@@ -119,18 +125,16 @@ def main(protocol: str, *options: str) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    kinds = [SET] * int(given["sets"]) + [GET] * int(given["gets"])
     used, began = process_time_ns(), monotonic_ns()
-    first = began + round(float(given["warmup"]) * 1e9)
-    rows, others = run(
-        sockets, operations, kinds, (first, first + round(float(given["seconds"]) * 1e9))
-    )
+    first = began + round(warmup * 1e9)
+    kinds = [SET] * sets + [GET] * gets
+    columns, others = load(sockets, operations, kinds, first, first + round(seconds * 1e9))
     share = (process_time_ns() - used) / (monotonic_ns() - began)
     get_b, set_b = (len(request) + length for (request, _, length), *_ in operations)
-    head = {"rows": len(rows), "others": others + len(keys), "get_b": get_b, "set_b": set_b}
-    print(json.dumps(head | {"tool_cpu": share}))
-    print("\n".join(f"{start},{took},{kind}" for start, took, kind in rows))
+    found = {"others": others + keys, "get_b": get_b, "set_b": set_b, "tool_cpu": share}
+    samples = dict(zip(("start_ns", "latency_ns", "set"), columns, strict=True))
+    print(json.dumps({**found, "samples": samples}))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(**json.loads(sys.argv[2]))

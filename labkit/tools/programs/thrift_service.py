@@ -2,15 +2,8 @@
 
 Its calls are ``void nothing()``, ``void receive(1: binary value)`` and ``binary send(1: i32
 value)``. The library reads and writes structs as ``thrift --gen py:dynamic`` describes them, by its
-compiled protocol where that is installed. The text of this file is the argument of ``python3 -c``,
-so that the same program runs in a container, in a chroot, on a host and on the generator::
-
-    serve port=9090
-    closed address=A port=9090 call=nothing size=0 calls=10000 warmup=500 log=L pause=0
-    open ... rate=2000
-    busy seconds=0
-
-A client prints a line of JSON, and writes a row per call to its log (``-``: below that line).
+compiled protocol where that is installed. Runs as ``python3 -c TEXT FUNCTION OPTIONS`` with one of
+`serve`, `client` and `busy`, in a container, in a chroot, on a host and on the generator.
 """
 
 import gc
@@ -64,9 +57,9 @@ def write(wire: Any, name: str, kind: int, number: int, message: Any) -> None:
     wire.trans.flush()
 
 
-def serve(given: dict[str, str]) -> None:
+def serve(port: int) -> None:
     """Answer one connection after the other in one thread, as Thrift's simple server does."""
-    listening = TServerSocket("0.0.0.0", int(given["port"]), socket_family=socket.AF_INET)
+    listening = TServerSocket("0.0.0.0", port, socket_family=socket.AF_INET)
     listening.listen()
     # Bytes to return are made once, since it is not the memory that is measured.
     made: dict[int, bytes] = {}
@@ -103,13 +96,13 @@ def caller(wire: Any, call: str, size: int) -> Callable[[], None]:
     return make
 
 
-def loop(make: Callable[[], None], calls: int, pause: float, interval_ns: int = 0) -> list[Any]:
+def loop(make: Callable[[], None], calls: int, pause_us: float, interval_ns: int) -> list[Any]:
     """Return when each call was due, sent and answered, as arrays of ns.
 
-    A closed loop calls again when the answer is there and a pause (s) is over: what is late delays
-    the rest. An open loop calls at set times whatever the answers do; a call that is late is sent
-    at once, and one that is due while another is under way waits here instead of in the server's
-    queue.
+    A closed loop (an interval of 0) calls again when the answer is there and a pause is over: what
+    is late delays the rest. An open loop calls at set times whatever the answers do; a call that is
+    late is sent at once, and one that is due while another is under way waits here instead of in
+    the server's queue.
     """
     due, sent, ended = columns = [array("q", bytes(8 * calls)) for _ in range(3)]
     first = monotonic_ns() + 10 * SPIN_NS
@@ -124,8 +117,8 @@ def loop(make: Callable[[], None], calls: int, pause: float, interval_ns: int = 
         sent[place] = monotonic_ns()
         make()
         ended[place] = monotonic_ns()
-        if pause:
-            sleep(pause)
+        if pause_us:
+            sleep(pause_us / 1e6)
     return columns if interval_ns else [sent, sent, ended]
 
 
@@ -136,12 +129,21 @@ def waited() -> list[int]:
     return []
 
 
-def client(given: dict[str, str]) -> None:
-    """Measure calls, then write the summary and a row a call, whose latency is from when due."""
-    endpoint = TSocket(given["address"], int(given["port"]))
+def client(
+    address: str,
+    port: int,
+    call: str,
+    size: int,
+    calls: int,
+    warmup: int,
+    pause_us: float = 0.0,
+    rate: float = 0.0,
+) -> None:
+    """Measure calls in a closed loop, or at a rate; print a JSON document with a row a call."""
+    endpoint = TSocket(address, port)
     endpoint.open()
     wire = protocol(endpoint)
-    make = caller(wire, given["call"], int(given["size"]))
+    make = caller(wire, call, size)
     # By default the kernel may add 50 us to a sleep, all of `SPIN_NS`. Where this is not
     # permitted, calls are sent late, which their lateness shows.
     with suppress(OSError):
@@ -149,29 +151,25 @@ def client(given: dict[str, str]) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    warmup, _, warm = loop(make, int(given["warmup"]), 0.0)
-    interval_ns = round(1e9 / float(given["rate"])) if "rate" in given else 0
+    begun, _, warm = loop(make, warmup, 0.0, 0)
     before = waited()
-    calls = loop(make, int(given["calls"]), float(given.get("pause", 0)), interval_ns)
+    due, sent, ended = loop(make, calls, pause_us, round(1e9 / rate) if rate else 0)
     delays = [stop - start for start, stop in zip(before, waited(), strict=True)]
     wire.trans.close()
-    due, _, ended = calls
     delay_ns, slices = delays or (None, 0)
-    summary = {"calls": len(due), "elapsed_ns": ended[-1] - due[0], "delay_ns": delay_ns}
-    summary |= {"slices": slices, "accelerated": getattr(wire, "_fast_encode", None) is not None}
-    summary["warmup_ns"] = [end - begin for begin, end in zip(warmup, warm, strict=True)]
-    print(json.dumps(summary))
-    rows = [f"{a - due[0]},{b - a},{c - a}\n" for a, b, c in zip(*calls, strict=True)]
-    text = "".join(["start_ns,lateness_ns,latency_ns\n", *rows])
-    if given["log"] == "-":
-        print(text, end="")
-    else:
-        Path(given["log"]).write_text(text)
+    accelerated = getattr(wire, "_fast_encode", None) is not None
+    found: dict[str, Any] = {"delay_ns": delay_ns, "slices": slices, "accelerated": accelerated}
+    found["warmup_ns"] = [end - start for start, end in zip(begun, warm, strict=True)]
+    samples = {
+        "start_ns": [one - due[0] for one in due],
+        "lateness_ns": [b - a for a, b in zip(due, sent, strict=True)],
+        "latency_ns": [b - a for a, b in zip(due, ended, strict=True)],
+    }
+    print(json.dumps({**found, "samples": samples}))
 
 
-def busy(given: dict[str, str]) -> None:
+def busy(seconds: float) -> None:
     """Compute for some seconds, or (0) until killed."""
-    seconds = float(given["seconds"])
     number, last = 1, monotonic_ns() + round(seconds * 1e9)
     while not seconds or monotonic_ns() < last:
         for _ in range(1000):
@@ -179,5 +177,4 @@ def busy(given: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    options = dict(option.split("=", 1) for option in sys.argv[2:])
-    {"serve": serve, "busy": busy}.get(sys.argv[1], client)(options)
+    globals()[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -19,7 +19,7 @@ def commands() -> dict[str, Client | Workload]:
         "thrift busy": thrift_rpc.busy(0.2),
         "thrift pause": thrift_rpc.pause(1.5, ADDRESS),
         "thrift closed": thrift_rpc.client(ADDRESS, calls=100, call="send", size=9, pause_us=5),
-        "thrift open": thrift_rpc.client(ADDRESS, calls=100, loop="open", rate=2000, inside=True),
+        "thrift open": thrift_rpc.client(ADDRESS, calls=100, loop="open", rate=2000),
         "write": file_operations.write(size_b=4096, count=100, flush="fsync"),
         "open": file_operations.open_close(count=7, path="/data/x"),
         "first write": file_operations.first_write(folder="/data/7", size_b=5000, files=3),

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from recordings import ADDRESS, HTTP, RECORDINGS, read
+from recordings import ADDRESS, HTTP, RECORDINGS, as_run, ran, read
 
 from labkit.errors import ToolOutput
-from labkit.tools import base, h2load, iperf3, memtier, pgbench, wrk2
+from labkit.tools import h2load, iperf3, memtier, pgbench, repeat, wrk2
 from labkit.tools.applications import APPLICATIONS, with_tools
-from labkit.tools.base import Measurement
-from labkit.tools.parsing import split
+from labkit.tools.base import Client, Measurement
 from labkit.units import column
 
 PAPERS = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
@@ -24,9 +20,9 @@ PAPERS = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
 PRINTED: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, float]]] = {
     "iperf3 tcp": (("iperf3-tcp.json", ""), {}, {"throughput_mbit_per_s": 17_424.1}),
     "iperf3 udp": (("iperf3-udp-lossy.json", ""), {}, {"lost_share": 0.4974}),
-    "memcached binary": (("memcached-binary.txt", ""), {}, {"requests_per_s": 23_908.1}),
+    "memcached binary": (("memcached-binary.json", ""), {}, {"requests_per_s": 42_331.7}),
     "nginx 1 MB": (
-        ("h2load-1m-inside.txt", ""),
+        ("h2load-1m-run.json", ""),
         {"rate": 100, "connections": 10},
         {"throughput_mbit_per_s": 838.9, "requests_per_s": 100, "offered_per_s": 100, "reached": 1},
     ),
@@ -42,7 +38,8 @@ PRINTED: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, float]]] = {
 def test_metrics_have_the_names_of_the_studies(name: str) -> None:
     texts, options, expected = PRINTED[name]
     client = APPLICATIONS[name].client(ADDRESS, seconds=1, **options)
-    measured = client.parse(*map(read, texts))
+    printed, log = map(read, texts)
+    measured = client.parse(as_run(printed, log) if log else printed, "")
     metrics = measured.metrics
     assert {key: metrics[key] for key in expected} == pytest.approx(expected, rel=1e-2)
     assert [one for one in metrics if column(one).kind == "other"] == []
@@ -84,7 +81,8 @@ def test_h2load_s_rate_and_other_answers_are_flagged() -> None:
     assert "finished in" not in text and slow.metrics["achieved_per_s"] == 1410
     assert slow.flags[0].startswith("rate not reached: ")
     assert "whose wait is in no latency" in slow.flags[-1] and slow.metrics["held_up"] > 0
-    inside = HTTP(read("h2load-404-inside.txt"), "", rate=100)
+    load = h2load.constant_rate(ADDRESS, file="none", seconds=1, rate=100, connections=10)
+    inside = load.parse(read("h2load-404-run.json"), "")
     # The rate is reached and no request fails: only this tells a page of 153 bytes from the file.
     assert inside.metrics["body_b"] == 153 and inside.metrics["achieved_per_s"] == 100
     assert inside.flags == ("100 of 100 answers were not the file",)
@@ -217,38 +215,22 @@ def test_wrk2_s_quantiles_are_read_as_exactly_as_they_are_printed() -> None:
 def test_a_load_that_has_no_cpu_time_left_is_flagged(
     name: str, files: tuple[str, str], elapsed: float, cpu: float, expected: float
 ) -> None:
-    spent = {"cpus": 1, "elapsed_ns": elapsed * 1e9, "cpu_ns": cpu * 1e9}
-    text = f"{read(files[0])}\n@@ spent {json.dumps(spent)}\n\n@@ log\n{read(files[1])}"
+    text = as_run(read(files[0]), read(files[1]), elapsed, cpu)
     measured = PAPERS[name].client(ADDRESS, seconds=3 if files[1] else 5).parse(text, "")
     assert measured.metrics["tool_cpu"] == pytest.approx(expected, abs=0.011)
     assert any("it may be the limit" in flag for flag in measured.flags) == (expected > 0.95)
 
 
-def run(argv: tuple[str, ...], log: Path | str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *(part.replace("{log}", str(log)) for part in argv[1:])]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def test_what_a_tool_writes_is_its_log_and_a_failure_fails() -> None:
+    def texts(stdout: str, log: str) -> Measurement:
+        assert (stdout, log) == ("once: one\nonce: two\nC\n", "1\n2\n")
+        return Measurement({}, {"read": 1.0})
 
-
-@pytest.mark.parametrize("destination", ["-", "{log}"])
-def test_files_become_the_log_wherever_the_tool_runs(tmp_path: Path, destination: str) -> None:
-    writes = ("sh", "-c", "echo $LC_ALL; echo 1 >a; echo 2 >b; mkdir c")
-    first = ("sh", "-c", "echo one; echo two")
-    ended = run(base.wrapped(writes, log=destination, first=first), tmp_path / "log")
-    log = "" if destination == "-" else (tmp_path / "log").read_text()
-    printed, files = split(ended.stdout, log)
-    assert files == "1\n2\n" and printed.splitlines()[:3] == ["once: one", "once: two", "C"]
-    assert [path.name for path in tmp_path.iterdir()] == ([] if destination == "-" else ["log"])
-
-
-def test_a_tool_that_is_ended_in_the_planned_time_is_read_and_a_failure_fails(
-    tmp_path: Path,
-) -> None:
-    late = ("sh", "-c", "echo 1 >a; exec sleep 60")
-    ended = run(base.wrapped(late, limit=2))
-    assert ended.returncode == 0 and split(ended.stdout, "")[1] == "1\n"
-    for status, limit in ((7, 0), (7, 5), (124, 0)):
-        argv = base.wrapped(("sh", "-c", f"exit {status}"), log="{log}", limit=limit)
-        assert run(argv, tmp_path / "log").returncode == status
-    missing = run(base.wrapped(("no-such-tool",)))
+    writes = ("sh", "-c", "echo $LC_ALL; echo 1 >a; echo 2 >b; mkdir c; exec sleep 60")
+    client = repeat.once(
+        Client(writes, "", 1.0, texts), limit=1, first=("sh", "-c", "echo one; echo two")
+    )
+    # It is ended in the planned time, and read all the same.
+    assert client.parse(ran(client.argv).stdout, "").metrics == {"read": 1.0}
+    missing = ran(repeat.once(Client(("no-such-tool",), "", 1.0, texts)).argv)
     assert missing.returncode == 1 and "directory: 'no-such-tool'" in missing.stderr
-    assert not list(tmp_path.iterdir())

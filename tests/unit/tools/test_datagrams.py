@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recordings import ADDRESS, read
+from recordings import read
 
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
@@ -50,7 +50,7 @@ def test_a_sink_counts_every_datagram_and_answers_none() -> None:
     with subprocess.Popen(workload.argv, stdin=subprocess.DEVNULL) as process:
         reading = {"pid": process.pid, "port": workload.port, "protocol": workload.protocol}
         wait_ready(LocalHost(), reading, workload)
-        argv = (*datagrams.watch(ADDRESS, process.pid, 60).argv[:-3], "0.2", "3", "0")
+        argv = python("datagram_sink", "count", pid=process.pid, settle=0.2, middle=3, end=0)
         with (
             subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as counting,
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
@@ -70,7 +70,7 @@ def test_a_sink_counts_every_datagram_and_answers_none() -> None:
 
 
 def test_a_process_without_a_socket_is_not_counted() -> None:
-    argv = python("datagram_sink", "count", str(1 << 22), "0", "0", "0")
+    argv = python("datagram_sink", "count", pid=1 << 22, settle=0, middle=0, end=0)
     printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     with pytest.raises(ToolOutput, match="did not run all the time"):
         datagrams.parse_watch(printed)

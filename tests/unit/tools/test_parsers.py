@@ -14,7 +14,7 @@ from recordings import CAPTURED, RECORDINGS, read
 from labkit.errors import ToolOutput
 from labkit.tools import h2load, iperf3, memtier, pgbench, sockperf, wrk2
 from labkit.tools.base import Measurement
-from labkit.tools.parsing import flag, json_in, own_cpu, reading, rows, shortfall
+from labkit.tools.parsing import flag, json_in, reading, rows, shortfall
 from labkit.units import column
 
 #: Their logs may end anywhere: the rows that are there count (see test_ping_pong.py).
@@ -211,11 +211,6 @@ def test_json_is_the_first_object_that_begins_a_line() -> None:
             json_in(wrong)
 
 
-def test_a_load_that_falls_short_or_has_no_cpu_time_left_is_flagged() -> None:
+def test_a_load_that_falls_short_is_flagged() -> None:
     assert shortfall(99, 100) == shortfall(95, 100, chance=5) == flag("no", 0) == ()
     assert shortfall(93, 100, chance=5) == ("rate not reached: 93.0 of 100.0 per second",)
-    spent = '\n@@ spent {"cpus": 4, "elapsed_ns": 10000000000, "cpu_ns": 10000000000}\n'
-    # A load cannot use more CPUs than it has threads.
-    for threads, seconds, share in [(1, 0, 1.0), (2, 0, 0.5), (8, 0, 0.25), (4, 5, 0.5)]:
-        assert own_cpu(spent, threads, seconds) == {"tool_cpu": share}
-    assert own_cpu("hi\n", 1) == {}
