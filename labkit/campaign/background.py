@@ -8,12 +8,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from labkit.errors import RigError, ToolOutput
+from labkit.campaign.treatments import PacketCapture
+from labkit.errors import RigError, ToolOutput, UsageError
 from labkit.hosts import Host, Job, script, start_job
-from labkit.rig import Rig
-from labkit.runtimes import Engine, Instance
+from labkit.placement import Placement, Workload
+from labkit.runtimes import RUNTIMES, Instance
+from labkit.runtimes.docker import churning
 from labkit.tools.base import Client
+
+if TYPE_CHECKING:
+    from labkit.campaign.trial import Trial
 
 #: Continues a client that the agent's ``hold`` has stopped, and ends as it does.
 _RESUME = """read -r pid began <"$1/held"
@@ -22,48 +28,39 @@ flock -s "$1/lock" cat "$1/stdout"
 cat "$1/stderr" >&2
 exit "$(cut -d " " -f 1 "$1/status")"
 """
+#: Bytes of each captured packet that are kept: the headers and a sequence number; and KiB of the
+#: kernel's buffer for bursts of packets.
+SNAPLEN, BUFFER = 96, 65536
+#: Seconds after which the kernel has handed over every packet to tcpdump; packets that it still
+#: has when tcpdump ends are lost.
+_BLOCK = 1.2
+# The output of a host's command is text.
+_FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
 
 
 @dataclass(frozen=True)
 class Prestarted:
-    """A client that was started, and stopped in its sleep."""
+    """A client that was started, and stopped in its sleep of so many seconds."""
 
     client: Client
-    job: Job
+    seconds: float
+    host: Host
+    folder: str
 
     def ready(self) -> Client:
         """Wait until its sleep is over, and return the client that continues it."""
-        host, folder = self.job.host, self.job.directory
-        sleeps = self.client.prestart.seconds if self.client.prestart else 0.0
-        if why := host.call("await_held", folder=folder, sleeps=sleeps, timeout=sleeps + 60):
+        waiting = {"sleeps": self.seconds, "timeout": self.seconds + 60}
+        if why := self.host.call("await_held", folder=self.folder, **waiting):
             raise ToolOutput(
                 f"{self.client.argv[0]} did not reach its sleep before the window",
-                where=f"host {host.name}",
+                where=f"host {self.host.name}",
                 why=why.strip()[-400:],
                 evidence={"argv": list(self.client.argv)},
             )
         # The shell does not use the client's command; it is there for the record and the list of
         # processes.
-        argv = tuple(script(_RESUME, folder, *self.client.argv))
+        argv = tuple(script(_RESUME, self.folder, *self.client.argv))
         return replace(self.client, argv=argv, prestart=None)
-
-
-@contextmanager
-def prestart(
-    host: Host, directory: str, label: str, client: Client, command: Sequence[str]
-) -> Iterator[Prestarted]:
-    """Start a client (`Client.prestart`) and stop it in its sleep, during a ``with`` block.
-
-    `command` is the client's, with its CPUs.
-    """
-    message = client.prestart.message if client.prestart else ""
-    try:
-        arguments = {"argv": list(command), "message": message}
-        host.call("start_function", folder=directory, label=label, name="hold", arguments=arguments)
-        yield Prestarted(client, Job(host, directory))
-    finally:
-        # A stopped process does not react to SIGTERM.
-        Job(host, directory).remove(grace=0.0)
 
 
 @dataclass
@@ -74,86 +71,102 @@ class Churn:
     why: str = ""
 
 
-@contextmanager
-def churn(engine: Engine, instance: Instance, argv: Sequence[str]) -> Iterator[Churn]:
-    """Start containers in a loop (`churning`); the block begins with the first."""
-    host, directory, result = instance.target.host, instance.folder, Churn()
-    try:
-        job = start_job(host, argv, directory=directory, label=instance.label)
-        job.await_output(".")
-        yield result
-        result.count = len(job.stdout().splitlines())
-        result.why = job.stderr().strip()[-200:]
-    finally:
-        Job(host, directory).remove()
-        engine.stop(instance)
-
-
-#: Bytes of each packet that are kept: the headers and a sequence number.
-SNAPLEN = 96
-#: KiB of the kernel's buffer for bursts of packets.
-BUFFER = 65536
-
-#: Seconds after which the kernel has handed over every packet to tcpdump; packets that it still
-#: has when tcpdump ends are lost.
-_BLOCK = 1.2
-
-# The output of a host's command is text.
-_FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
-
-
 @dataclass
 class Captured:
-    """What was captured; both attributes are set when the block ends.
-
-    Parameters
-    ----------
-    packets : bytes
-        tcpdump's file.
-    summary : str
-        tcpdump's last messages: how many packets it captured, and how many were dropped.
-    """
+    """tcpdump's file, and its last messages with counts; both are set when the block ends."""
 
     packets: bytes = b""
     summary: str = ""
 
 
 @contextmanager
-def capture(rig: Rig, trial: str, expression: str) -> Iterator[Captured]:
-    """Capture on the rig's collector during a ``with`` block, with tcpdump's filter."""
-    if "collector" not in rig.targets:
-        raise RigError("the rig has no collector", remedy="Rig.open(collector=[...])")
-    target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
-    label, where = f"{trial}-capture", f"host {target.host.name}, interface {interface}"
-    directory = f"{target.directory}/{label}"
+def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
+    """Start a client that first sleeps on the generator, and stop it during its sleep.
+
+    ``prepared.ready()`` returns the client to measure, which continues it.
+    """
+    trial.check_target(client, None)
+    trial.keep_command(client.argv)
+    target, label = trial.rig.targets["generator"], f"{trial.label}-{name}"
+    host, folder, sleep = target.host, f"{target.directory}/{label}", client.prestart
+    argv = ["taskset", "-c", trial.cpus("generator"), *in_class(client, client.argv)]
+    arguments = {"argv": argv, "message": sleep.message if sleep else ""}
+    try:
+        host.call("start_function", folder=folder, label=label, name="hold", arguments=arguments)
+        yield Prestarted(client, sleep.seconds if sleep else 0.0, host, folder)
+    finally:
+        # A stopped process does not react to SIGTERM.
+        Job(host, folder).remove(grace=0.0)
+
+
+@contextmanager
+def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Churn]:
+    """Start containers in a loop, one after the other, during a ``with`` block.
+
+    The workload must end by itself. The block begins when the first container has started.
+    The column ``churn_containers`` counts them; none, or an error, is a flag.
+    """
+    if placement.runtime != "docker":
+        raise UsageError(
+            f"{placement.label} cannot be started in a loop", remedy="use Docker: docker(...)"
+        )
+    target, label, churn = trial.rig.target(placement), f"{trial.label}-churn", Churn()
+    trial.keep_command(workload.argv)
+    instance = Instance(target, placement, workload, trial.cpus("sut"), label)
+    # The loop itself, outside the containers, runs on the harness's CPUs.
+    argv = ["taskset", "-c", trial.outside, *churning(instance)]
+    try:
+        job = start_job(target.host, argv, directory=instance.folder, label=label)
+        job.await_output(".")
+        yield churn
+        churn.count = len(job.stdout().splitlines())
+        churn.why = job.stderr().strip()[-200:]
+    finally:
+        Job(target.host, instance.folder).remove()
+        RUNTIMES["docker"].stop(instance)
+    trial.counters["churn_containers"] = float(churn.count)
+    if not churn.count or churn.why:
+        trial.flag(f"churn: {churn.count} containers started; {churn.why}")
+
+
+@contextmanager
+def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
+    """Capture the packets of a filter of tcpdump at the switch during a ``with`` block.
+
+    Nothing is captured at the level "off" of the study's treatment `PacketCapture`.
+    """
     captured = Captured()
-    options = ["-i", interface, "-n", "-s", str(SNAPLEN), "-B", str(BUFFER)]
-    options += ["--time-stamp-precision=nano", "-w", f"{directory}/packets.pcap"]
+    if trial.level(PacketCapture, "on") == "off":
+        yield captured
+        return
+    if "collector" not in trial.rig.targets:
+        raise RigError("the rig has no collector", remedy="Rig.open(collector=[...])")
+    target, interface = trial.rig.targets["collector"], trial.rig.interfaces["collector"][0]
+    host, label = target.host, f"{trial.label}-capture"
+    folder, where = f"{target.directory}/{label}", f"host {host.name}, interface {interface}"
+    argv = ["taskset", "-c", trial.rig.cpu_map["collector"], "tcpdump", "-i", interface, "-n"]
+    argv += ["-s", str(SNAPLEN), "-B", str(BUFFER), "--time-stamp-precision=nano"]
     # The directory is root's, so that tcpdump must not change its user.
-    argv = ["taskset", "-c", rig.cpu_map["collector"], "tcpdump", *options, "-Z", "root"]
-    with rig.mirror():
+    argv += ["-w", f"{folder}/packets.pcap", "-Z", "root", expression]
+    with trial.rig.mirror():
         try:
-            job = start_job(target.host, [*argv, expression], directory=directory, label=label)
-            ready = job.await_output("listening on")
-            if ready.status != 0:
-                raise ToolOutput(
-                    "tcpdump does not capture",
-                    where=where,
-                    why=ready.stderr.strip()[-400:],
-                    remedy="is it installed on the collector?",
-                )
+            job = start_job(host, argv, directory=folder, label=label)
+            if job.await_output("listening on").status != 0:
+                why, remedy = job.stderr().strip()[-400:], "is it installed on the collector?"
+                raise ToolOutput("tcpdump does not capture", where=where, why=why, remedy=remedy)
             yield captured
             time.sleep(_BLOCK)
             if not job.running():
-                raise ToolOutput(
-                    "tcpdump ended while it captured",
-                    where=where,
-                    why=job.stderr().strip()[-400:],
-                    remedy="the trial is attempted again",
-                )
+                what, why = "tcpdump ended while it captured", job.stderr().strip()[-400:]
+                raise ToolOutput(what, where=where, why=why, remedy="the trial is attempted again")
             job.stop()
-            fetched = target.host.run(*script(_FETCH, directory), timeout=600).stdout
+            fetched = host.run(*script(_FETCH, folder), timeout=600).stdout
             captured.packets = gzip.decompress(base64.b64decode(fetched))
             captured.summary = job.stderr()
         finally:
-            Job(target.host, directory).remove()
+            Job(host, folder).remove()
+
+
+def in_class(client: Client, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs `argv` in a client's scheduling class."""
+    return ["chrt", "--fifo", str(client.fifo), *argv] if client.fifo else list(argv)

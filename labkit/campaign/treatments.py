@@ -7,16 +7,17 @@ protocol reads.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.cache_line import apart
-from labkit.hosts.packet_steering import read_queues, steer
+from labkit.hosts.packet_steering import cpu_mask, read_queues
 from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import cpu_set, docker
 from labkit.rig import Rig
@@ -36,6 +37,8 @@ SLOW = 1.25
 CPU_SLOW = "the CPU was slow before, between or after the operations"
 Levels = Mapping[str, Any]
 Counters = Mapping[str, float]
+#: Opens the settings of a host, which are restored after the trial.
+Opener = Callable[[Host], Settings]
 
 
 class Treatment:
@@ -46,10 +49,12 @@ class Treatment:
 
     #: All levels; None where any value is one.
     known: ClassVar[Collection[Any] | None] = None
+    #: The capability of the rig that a level needs.
+    capabilities: ClassVar[Mapping[Any, str]] = {}
 
     def __init__(self, *levels: Any, **options: Any) -> None:
-        lists = [one if isinstance(one, list | tuple) else [one] for one in levels]
-        self.levels: list[Any] = [level for one in lists for level in one]
+        lists = (one if isinstance(one, list | tuple) else [one] for one in levels)
+        self.levels: list[Any] = list(itertools.chain(*lists))
         name = type(self).__name__
         for level in self.levels:
             if self.known is not None and level not in self.known:
@@ -66,11 +71,16 @@ class Treatment:
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why a rig cannot run `level` in a condition with `levels`, or None."""
-        return None
+        return rig.missing.get(self.capabilities.get(level, ""))
 
-    def apply(self, rig: Rig, level: Any, label: str) -> AbstractContextManager[Any]:
-        """Return the context of a trial at the level; the trial's record keeps what it yields."""
-        return nullcontext()
+    @contextmanager
+    def applied(self, rig: Rig, level: Any, label: str) -> Iterator[Any]:
+        """Apply the level for a ``with`` block, a trial; yield what the trial's record keeps."""
+        with ExitStack() as stack:
+            yield self.apply(rig, level, lambda host: stack.enter_context(Settings(host, label)))
+
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> Any:
+        """Apply the level by settings of hosts; return what the trial's record keeps."""
 
     def placed(self, level: Any, server: Server) -> None:
         """Apply the level inside a placement that has just been verified."""
@@ -86,40 +96,38 @@ class Treatment:
         return []
 
 
-class _Needs(Treatment):
-    """The base of treatments whose `level` only needs a `capability` of the rig."""
-
-    level: ClassVar[str] = ""
-    capability: ClassVar[str] = ""
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        return rig.missing.get(self.capability) if level == self.level else None
+def _require(done: bool, settings: Settings, what: str) -> None:
+    """Raise `RigError` where a host did not take a setting."""
+    if not done:
+        where, why = f"host {settings.host.name}", "; ".join(settings.notes)[-800:]
+        remedy = 'measure with "as found", or leave the level out on this rig'
+        raise RigError(f"{what} cannot be set", where=where, why=why, remedy=remedy)
 
 
-class BusyPolling(_Needs):
+class BusyPolling(Treatment):
     """Busy polling by the kernel, at the level "busy_poll"."""
 
-    level, capability = "busy_poll", "busy-poll"
+    capabilities: ClassVar = {"busy_poll": "busy-poll"}
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        polled = level != self.level or counters.get("TcpExt.BusyPollRxPackets")
+        polled = level != "busy_poll" or counters.get("TcpExt.BusyPollRxPackets")
         return [] if polled else ["busy polling took no packet"]
 
 
-class RealTime(_Needs):
+class RealTime(Treatment):
     """The real-time scheduling class SCHED_FIFO, at the level "fifo", of the server or a client."""
 
     known = ("other", "fifo")
-    level, capability = "fifo", "realtime"
+    capabilities: ClassVar = {"fifo": "realtime"}
 
 
-class ColdCache(_Needs):
+class ColdCache(Treatment):
     """Dropping a host's file caches just before a window, at the level "cold"."""
 
-    level, capability = "cold", "cold-cache"
+    capabilities: ClassVar = {"cold": "cold-cache"}
 
     def begin(self, rig: Rig, level: Any) -> None:
-        if level == self.level:
+        if level == "cold":
             # Dirty pages could not be dropped.
             rig.targets["sut"].host.run(*script("sync; echo 3 >/proc/sys/vm/drop_caches"))
 
@@ -179,9 +187,7 @@ class Pinning(Treatment):
     """The affinity of server and client: "split", one CPU for each, or "free"."""
 
     known = AFFINITIES
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        return rig.missing.get("two-cpus") if level == "split" else None
+    capabilities: ClassVar = {"split": "two-cpus"}
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         migrations = counters.get("migrations", 0) if level == "split" else 0
@@ -264,30 +270,22 @@ class IdlePolicy(Treatment):
     """
 
     known = (AS_FOUND, "held")
-
-    #: Role and settings of every machine that is still to be held.
-    _machines: tuple[tuple[str, Settings], ...] = ()
+    #: The settings of every machine that is still to be held.
+    _machines: Sequence[Settings] = ()
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        for role in _machines(rig, level):
-            writable = rig.hosts[role].run("test", "-w", LATENCY_REQUEST, check=False)
-            if writable.status != 0:
+        for role, host in self._hosts(rig, level).items():
+            if host.run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
                 return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
         return None
 
-    @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        with ExitStack() as stack:
-            roles = _machines(rig, level)
-            entered = [stack.enter_context(Settings(rig.hosts[role], label)) for role in roles]
-            self._machines = tuple(zip(roles, entered, strict=True))
-            stack.callback(setattr, self, "_machines", ())
-            yield
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
+        self._machines = [settings_of(host) for host in self._hosts(rig, level).values()]
 
     def begin(self, rig: Rig, level: Any) -> None:
         machines, self._machines = self._machines, ()
-        for role, settings in machines:
-            _require(settings.hold_idle(), settings, role, 'the idle policy "held"')
+        for settings in machines:
+            _require(settings.hold_idle(), settings, 'the idle policy "held"')
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         request = counters.get("latency_request_us", 0)
@@ -299,22 +297,11 @@ class IdlePolicy(Treatment):
             )
         return []
 
-
-def _machines(rig: Rig, level: Any) -> Sequence[str]:
-    """Return a role for each machine of the rig that is to be held."""
-    roles = ["sut"] if rig.shared_kernel else list(rig.hosts)
-    return roles if level == "held" else []
-
-
-def _require(done: bool, settings: Settings, role: str, what: str) -> None:
-    """Raise `RigError` where a host did not take a setting."""
-    if not done:
-        raise RigError(
-            f"{what} cannot be set",
-            where=f"host {role}",
-            why="; ".join(settings.notes),
-            remedy='measure with "as found"',
-        )
+    def _hosts(self, rig: Rig, level: Any) -> Mapping[str, Host]:
+        """Return a host on each machine of the rig that is to be held, by role."""
+        if level != "held":
+            return {}
+        return {"sut": rig.hosts["sut"]} if rig.shared_kernel else rig.hosts
 
 
 class Interrupts(Treatment):
@@ -322,26 +309,21 @@ class Interrupts(Treatment):
 
     known = (AS_FOUND, "moved")
 
-    @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
-        moved: dict[str, Any] = {}
-        with ExitStack() as stack:
-            for role in ("sut", "clean") if level == "moved" else ():
-                if role not in rig.hosts or (role == "clean" and rig.shared_kernel):
-                    continue
-                others = cpu_set(rig.cpus(role, "free")) - cpu_set(rig.cpus(role, "split"))
-                if others:  # there may be one CPU only
-                    settings = stack.enter_context(Settings(rig.hosts[role], label))
-                    moved[role] = settings.move_irqs(",".join(map(str, sorted(others))))
-            yield moved
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> dict[str, int]:
+        moved = {}
+        for role in ("sut", *(() if rig.shared_kernel else ("clean",))):
+            if level != "moved" or role not in rig.hosts:
+                continue
+            others = cpu_set(rig.cpus(role, "free")) - cpu_set(rig.cpus(role, "split"))
+            if others:  # there may be one CPU only
+                cpus = ",".join(map(str, sorted(others)))
+                moved[role] = settings_of(rig.hosts[role]).move_irqs(cpus)
+        return moved
 
 
 _TCP = "/proc/sys/net/ipv4/tcp_"
 _CONGESTION, _ALLOWED = f"{_TCP}congestion_control", f"{_TCP}allowed_congestion_control"
 _CONTROLS = f"[ -w {_CONGESTION} ] && cat {_TCP}available_congestion_control"
-_SET_CONTROL = (
-    f"""nsenter -t "$1" -n sh -c 'echo "$1" >{_CONGESTION}; cat {_CONGESTION}' sh "$2" """
-)
 
 
 class CongestionControl(Treatment):
@@ -352,7 +334,7 @@ class CongestionControl(Treatment):
     """
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        for role, host in _controlled(rig, level):
+        for role, host in rig.hosts.items() if level != AS_FOUND else ():
             # None where it cannot be set.
             known = host.run(*script(_CONTROLS), check=False).stdout.split()
             if level not in known:
@@ -360,41 +342,39 @@ class CongestionControl(Treatment):
                 return f"{role}: no TCP congestion control {level!r}: {has}"
         return None
 
-    @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        hosts = _controlled(rig, level)
-        with ExitStack() as stack:
-            if hosts and rig.kind == "virtual":
-                # Only the machine's own namespace may allow an algorithm to the others.
-                machine = stack.enter_context(Settings(LocalHost(), label))
-                allowed = machine.host.run("cat", _ALLOWED, check=False).stdout.split()
-                if level not in allowed:
-                    machine.set_file(_ALLOWED, " ".join([*allowed, level]))
-            for role, host in hosts:
-                settings = stack.enter_context(Settings(host, label))
-                done = settings.set_file(_CONGESTION, level)
-                _require(done, settings, role, f"the TCP congestion control {level!r}")
-            yield
-
-    def placed(self, level: Any, server: Server) -> None:
-        """Set it inside a placement with a network of its own, and verify it in any."""
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
         if level == AS_FOUND:
             return
-        found = server.verification.get("congestion control", "")
+        if rig.kind == "virtual":
+            # Only the machine's own namespace may allow an algorithm to the others.
+            machine = settings_of(LocalHost())
+            allowed = machine.host.run("cat", _ALLOWED, check=False).stdout.split()
+            if level not in allowed:
+                machine.set_file(_ALLOWED, " ".join([*allowed, level]))
+        for host in rig.hosts.values():
+            settings = settings_of(host)
+            done = settings.set_file(_CONGESTION, level)
+            _require(done, settings, f"the TCP congestion control {level!r}")
+
+    def placed(self, level: Any, server: Server) -> None:
+        """Set it inside a placement with a network of its own; the window verifies it there."""
+        if level == AS_FOUND:
+            return
         if server.verification["network"] == "its own":
-            argv = script(_SET_CONTROL, str(server.pid), level)
-            found = server.host.run(*argv, check=False).stdout.strip()
-            server.verification["congestion control"] = found
-        if found != level:
+            inside = ("nsenter", "-t", str(server.pid), "-n")
+            server.host.run(*inside, "tee", _CONGESTION, input=level)
+            server.verification["congestion control"] = level
+        if (found := server.verification.get("congestion control")) != level:
             raise ManipulationError(
-                f"the TCP congestion control is {found or 'unknown'}, not {level}",
+                f"the TCP congestion control is {found}, not {level}",
                 where=f"host {server.host.name}, process {server.pid}",
                 remedy="something else has set it: leave the rig alone while it measures",
             )
 
 
-def _controlled(rig: Rig, level: Any) -> list[tuple[str, Host]]:
-    return [] if level == AS_FOUND else list(rig.hosts.items())
+def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
+    """Return role and name of each interface of the lab on some hosts."""
+    return [(role, device) for role in roles for device in rig.interfaces.get(role, ())]
 
 
 class TunnelOffload(Treatment):
@@ -415,19 +395,15 @@ class TunnelOffload(Treatment):
                     return f"{role}: the offload {feature} of {device} cannot be changed"
         return None
 
-    @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        with ExitStack() as stack:
-            for role, device in _devices(rig, ENDS) if level == "off" else ():
-                settings = stack.enter_context(Settings(rig.hosts[role], label))
-                done = all(settings.set_offload(device, name, "off") for name in self.FEATURES)
-                _require(done, settings, role, f"{device} without tunnel offloads")
-            yield
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
+        for role, device in _devices(rig, ENDS) if level == "off" else ():
+            settings = settings_of(rig.hosts[role])
+            done = all(settings.set_offload(device, name, "off") for name in self.FEATURES)
+            _require(done, settings, f"{device} without tunnel offloads")
 
 
-def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
-    """Return role and name of each interface of the lab on some hosts."""
-    return [(role, device) for role in roles for device in rig.interfaces.get(role, ())]
+def _queues(rig: Rig, role: str, device: str) -> str:
+    return f"{rig.targets[role].sysfs}/class/net/{device}/queues"
 
 
 class PacketSteering(Treatment):
@@ -444,22 +420,27 @@ class PacketSteering(Treatment):
         if absent := [role for role in roles if role not in rig.targets]:
             return f"the rig has no host {absent[0]}"
         for role, device in _devices(rig, roles) if level != "off" else ():
-            if not read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs):
+            if not read_queues(rig.hosts[role], _queues(rig, role, device)):
                 return f"{role}: {device} is not there, or has no receive queue with rps_cpus"
         return None
 
-    @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
-        """Steer, and yield what was read back, by role and device."""
-        found: dict[str, Any] = {}
-        with ExitStack() as stack:
-            for role, device in _devices(rig, self.ends(rig, level)):
-                settings = stack.enter_context(Settings(rig.hosts[role], label))
-                # All of its CPUs where the host has its own kernel.
-                cpus = rig.cpus(role, "split" if rig.shared_kernel else "free")
-                cpus, sysfs = "" if level == "off" else cpus, rig.targets[role].sysfs
-                found.setdefault(role, {})[device] = steer(settings, device, cpus, sysfs=sysfs)
-            yield found
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> dict[str, dict[str, str]]:
+        """Steer; return the CPUs of each queue as read back, by role and device."""
+        found: dict[str, dict[str, Any]] = {}
+        for role, device in _devices(rig, self.ends(rig, level)):
+            host, folder = rig.hosts[role], _queues(rig, role, device)
+            # All of its CPUs where the host has its own kernel.
+            cpus = (
+                rig.cpus(role, "split" if rig.shared_kernel else "free") if level != "off" else ""
+            )
+            settings, paths = (
+                settings_of(host),
+                [f"{folder}/{name}" for name in read_queues(host, folder)],
+            )
+            done = settings.set_files(dict.fromkeys(paths, cpu_mask(cpus)))
+            _require(all(done.values()), settings, f"RPS of {device} to CPUs {cpus or '(none)'}")
+            found.setdefault(role, {})[device] = read_queues(host, folder)
+        return found
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
@@ -482,7 +463,6 @@ class ReceivingCpu(PacketSteering):
     """
 
     known = (AS_FOUND, "own")
-
     #: Whether packets are moved in this trial.
     _moves = False
 

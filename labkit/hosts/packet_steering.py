@@ -7,39 +7,18 @@ namespace, which is mounted at a target's `Target.sysfs`.
 
 from __future__ import annotations
 
-from labkit.errors import RigError
 from labkit.hosts.host import Host
-from labkit.hosts.settings import Settings
 from labkit.placement import format_cpus, parse_cpus
 
 
-def _masks(host: Host, device: str, sysfs: str) -> dict[str, str]:
-    """Return the mask of each receive queue of a device, by its file."""
-    pattern = f"{sysfs}/class/net/{device}/queues/rx-*/rps_cpus"
-    return dict(host.call("files", pattern=pattern))
-
-
-def read_queues(host: Host, device: str, *, sysfs: str = "/sys") -> dict[str, str]:
+def read_queues(host: Host, folder: str) -> dict[str, str]:
     """Return the CPU list of each receive queue of a device, by names such as ``rx-0/rps_cpus``."""
-    masks = _masks(host, device, sysfs)
-    return {path.split("/queues/")[1]: mask_cpus(mask) for path, mask in masks.items()}
-
-
-def steer(settings: Settings, device: str, cpus: str, *, sysfs: str = "/sys") -> dict[str, str]:
-    """Steer a device to CPUs, "" for none, until the settings end; return `read_queues` then."""
-    masks, why = _masks(settings.host, device, sysfs), ""
-    if cpus and not masks:
-        why = "it is not there, or has no receive queue with rps_cpus in this kernel"
-    elif not all(settings.set_files(dict.fromkeys(masks, cpu_mask(cpus))).values()):
-        why = "; ".join(settings.notes)[-800:]
-    if why:
-        raise RigError(
-            f"RPS of {device} cannot be set to {cpus or 'no CPU'}",
-            where=f"host {settings.host.name}",
-            why=why,
-            remedy="leave the level out on this rig, or name another device or online CPUs",
-        )
-    return read_queues(settings.host, device, sysfs=sysfs)
+    found = {}
+    for path, mask in host.call("files", pattern=f"{folder}/rx-*/rps_cpus").items():
+        bits = int(mask.replace(",", ""), 16)
+        cpus = format_cpus(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
+        found[path.removeprefix(f"{folder}/")] = cpus
+    return found
 
 
 def cpu_mask(cpus: str) -> str:
@@ -47,9 +26,3 @@ def cpu_mask(cpus: str) -> str:
     bits = f"{sum(1 << cpu for cpu in parse_cpus(cpus)):x}"
     first = len(bits) % 8 or 8
     return ",".join([bits[:first], *(bits[at : at + 8] for at in range(first, len(bits), 8))])
-
-
-def mask_cpus(mask: str) -> str:
-    """Return a mask of the kernel as a CPU list; "" for no CPU."""
-    bits = int(mask.replace(",", ""), 16)
-    return format_cpus(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)

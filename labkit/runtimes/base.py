@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from labkit.errors import HostUnreachable, PlacementError
 from labkit.hosts import Host
 from labkit.hosts.target import Image, Network, Target
-from labkit.placement import Placement, Workload
+from labkit.placement import Placement, Workload, bare
 from labkit.runtimes.verify import Facts, differences, raise_different
 
 
@@ -80,6 +80,7 @@ class Server:
     ends_with_client: bool = False
     #: The arguments of the agent's function ``observe``.
     reading: dict[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=bare)
 
     @property
     def own_address(self) -> str:
@@ -87,10 +88,6 @@ class Server:
         names = [name for name in self.verification if name.startswith("address ")]
         addresses = [name.partition(" ")[2] for name in names]
         return next((one for one in addresses if not one.startswith(("127.", "::1"))), self.address)
-
-    def observe(self) -> dict[str, str]:
-        """Observe it again, for `labkit.runtimes.verify.check_unchanged`."""
-        return dict(self.host.call("observe", **self.reading))
 
 
 class Engine(ABC):
@@ -210,6 +207,7 @@ def placed(
             lambda argv: engine.enter(instance, ["taskset", "-c", cpus, *argv]),
             workload.ends_with_client,
             reading,
+            placement,
         )
     finally:
         try:

@@ -296,7 +296,7 @@ CASES = [
         "MTU of the client's host",
         HOST,
         lambda s: mtu("generator", 576),
-        r"the clients' host did not stay .*lab0 of the host: MTU 576",
+        r"the clients' host \w+ did not stay .*lab0 of the host: MTU 576",
         around=lambda s: then(lambda: mtu("generator", 1500)),
     ),
     Case(

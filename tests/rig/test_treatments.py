@@ -82,7 +82,8 @@ def test_both_ends_use_a_congestion_control_and_it_is_restored(
 def steered_to(lab):
     """Return the CPU list to which the first interface of each receiving host is steered."""
     targets = [lab.targets[role] for role in treatments.ENDS]
-    queues = [read_queues(target.host, "lab0", sysfs=target.sysfs) for target in targets]
+    folders = [f"{target.sysfs}/class/net/lab0/queues" for target in targets]
+    queues = [read_queues(one.host, path) for one, path in zip(targets, folders, strict=True)]
     return [one["rx-0/rps_cpus"] for one in queues]
 
 

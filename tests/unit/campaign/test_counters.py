@@ -12,7 +12,6 @@ import pytest
 from labkit.campaign import counters
 from labkit.campaign.counters import Kernel
 from labkit.hosts import LocalHost, agent
-from labkit.runtimes import Server
 
 GENERATOR, SUT, PEER = LocalHost("generator"), LocalHost("sut"), LocalHost("peer")
 MINE = os.getpid()
@@ -43,7 +42,8 @@ def test_what_a_kernel_does_not_count_is_missing(proc: dict[str, str]) -> None:
     found = agent.snapshot({"": 7_000_000}, before=True)
     assert not {"context_switches", "voluntary", "migrations", "last_cpu", "ran_ns"} & set(found)
     assert not {"sockets", "throttling", "group_ns", "packets", "pressure_us"} & set(found)
-    assert set(counters.mechanisms(found, found, 9)) <= {"latency_request_us", "idle_exits"}
+    kernel = Kernel(SUT, {}, {}, found, found)
+    assert set(counters.mechanisms(kernel, 9)) <= {"latency_request_us", "idle_exits"}
 
 
 def test_counters_of_a_control_group_have_one_unit(proc: dict[str, str]) -> None:
@@ -69,39 +69,24 @@ def test_packets_and_rps_interrupts_of_each_cpu(proc: dict[str, str]) -> None:
 
 def test_the_drops_of_each_host_s_sockets_are_counted() -> None:
     """The same socket is counted as that of three hosts."""
-    chain = {
-        name: Server("198.18.0.3", 20000, MINE, host, {}, "1", list)
-        for name, host in (("sink", GENERATOR), ("hop00", SUT), ("hop01", PEER))
-    }
-    kernels = counters.kernels(chain, chain["hop00"], GENERATOR, shared=False)
+    places = {GENERATOR: "sink", SUT: "", PEER: "hop01"}
+    kernels = [Kernel(host, {name: MINE}) for host, name in places.items()]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel's least
         receiver.bind(("127.0.0.1", 0))
-        before = [kernel.snapshot(before=True) for kernel in kernels]
+        for kernel in kernels:
+            kernel.snapshot(before=True)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(200):
                 sender.sendto(b"x" * 1000, receiver.getsockname())
-        after = [kernel.snapshot(before=False) for kernel in kernels]
-    pairs = list(zip(kernels, zip(before, after, strict=True), strict=True))
-    found, evidence, _ = counters.account(pairs, messages=200, cpus=("0", "0"), seconds=0.0)
+        for kernel in kernels:
+            kernel.snapshot(before=False)
+    found, evidence, _ = counters.account(kernels, messages=200, cpus=("0", "0"), seconds=0.0)
     # Each socket is counted once, on its host.
     assert 150 < found["socket_drops"] < 200
     assert found["sink_socket_drops"] == found["hop01_socket_drops"] == found["socket_drops"]
     assert set(evidence) == {"before", "after", "generator", "peer"}
     assert "programs" not in json.dumps(evidence), "they may be somebody else's"
-
-
-# Hosts.
-
-
-def test_the_machine_that_was_allowed_the_longest_wake_up_counts() -> None:
-    # What held the idle states of the generator has ended.
-    pairs = [
-        (Kernel(host, places), ({}, {"latency_request_us": allowed}))
-        for host, places, allowed in ((GENERATOR, {}, 2_000_000_000), (SUT, {"": 1}, 0))
-    ]
-    found, _, _ = counters.account(pairs, messages=1, cpus=("0", "0"), seconds=0.0)
-    assert found["latency_request_us"] == 2_000_000_000
 
 
 # Differences.
@@ -140,7 +125,8 @@ LATER: dict[str, Any] = {
 
 
 def test_differences_by_hand() -> None:
-    assert counters.mechanisms(EARLIER, LATER, 1000) == {
+    kernel = Kernel(SUT, {}, {}, EARLIER, LATER)
+    assert counters.mechanisms(kernel, 1000) == {
         "context_switches": 2.0,
         "server_switches": 1.0,
         "idle_exits": 1.0,
@@ -169,55 +155,50 @@ def test_differences_by_hand() -> None:
         "steal_worst": 0.0,
         "server_last_cpu": 1.0,
     }
-    assert "context_switches" not in counters.mechanisms(EARLIER, LATER, 0), "no messages, no rates"
+    assert "context_switches" not in counters.mechanisms(kernel, 0), "no messages, no rates"
+
+
+NOTHING = {"cpu": {}, "clock_ns": 0}
 
 
 def test_other_programs_by_hand() -> None:
-    before = {"uptime": 1000.0, "programs": [[7, 5, "make", 100], [10, 400, "weaver", 50]]}
-    before["programs"] += [[11, 99_500, "server", 10], [12, 8, "ended", 3], [13, 8, "was", 3]]
-    after = {"uptime": 1002.0, "programs": [[7, 5, "make", 250], [10, 400, "weaver", 150]]}
-    after["programs"] += [[11, 99_500, "server", 190], [13, 100_050, "came", 90]]
-    used = counters.other_programs(before, after, seconds=10.0)
-    assert used == pytest.approx({"make (process 7)": 0.75})
+    programs = [[7, 5, "make", 100], [10, 400, "weaver", 50], [11, 99_500, "server", 10]]
+    programs += [[12, 8, "ended", 3], [13, 8, "was", 3]]
+    later = [[7, 5, "make", 250], [10, 400, "weaver", 150], [11, 99_500, "server", 190]]
+    later += [[13, 100_050, "came", 90]]
+
+    def kernel(**more: int) -> Kernel:
+        before = NOTHING | {"uptime": 1000.0, "programs": programs}
+        after = NOTHING | {"uptime": 1002.0, "programs": later, "clock_ns": 5} | more
+        return Kernel(SUT, {"": 1}, {}, before, after)
+
+    assert counters.other_programs(kernel(), 10.0) == pytest.approx({"make (process 7)": 0.75})
     # A trial that began two seconds after the server did not start it.
-    assert "server (process 11)" in (counters.other_programs(before, after, seconds=5.0) or {})
-    assert counters.other_programs({}, after, 10.0) is None  # missing, not zero
-    pairs = [(Kernel(SUT, {"": 1}), (before, after))]
-    _, _, flags = counters.account(pairs, messages=1, cpus=("0", "0"), seconds=10.0)
-    assert flags == ["make (process 7), which is not part of the trial, used 75% of a CPU of sut"]
+    assert "server (process 11)" in counters.other_programs(kernel(), 5.0)
+    # What held the idle states of the other machine has ended.
+    kernels = [kernel(latency_request_us=2_000_000_000), kernel(latency_request_us=0)]
+    found, _, flags = counters.account(kernels, messages=1, cpus=("0", "0"), seconds=10.0)
+    assert flags[0] == "make (process 7), which is not part of the trial, used 75% of a CPU of sut"
+    assert found["latency_request_us"] == 2_000_000_000
+    assert found["other_programs_cpu"] == pytest.approx(0.75)
 
 
 # CPU time of both sides.
 
 
-def ticks(**each: tuple[int, ...]) -> dict[str, Any]:
-    """Return a snapshot of nothing but CPU time."""
-    total = [sum(column) for column in zip(*each.values(), strict=True)]
-    return {"cpu": {"cpu": total, **{name: list(row) for name, row in each.items()}}}
-
-
-NOTHING = ticks(cpu0=(0,) * 8, cpu1=(0,) * 8)
 # user, nice, system, idle, iowait, irq, softirq, steal
-ENDS = ticks(cpu0=(30, 10, 20, 10, 0, 5, 15, 10), cpu1=(10, 0, 10, 60, 20, 0, 0, 0))
+ENDS = {"cpu0": [30, 10, 20, 10, -5, 5, 15, 10], "cpu1": [10, 0, 10, 60, 20, 0, 0, 0]}
 
 
 def test_the_cpu_use_of_both_sides_by_hand() -> None:
-    found = counters.cpu_sides(client=(NOTHING, ENDS, "0"), server=(NOTHING, ENDS, "1"))
+    found = counters.cpu_sides((ENDS, "0"), (ENDS, "1"))
     wanted = {"client_cpu": 0.8, "client_cpu_user": 0.4, "client_cpu_kernel": 0.4}
     wanted |= {"client_cpu_steal": 0.1, "client_cpu_softirq": 0.15, "client_kernel_to_user": 1.0}
-    wanted |= {"server_cpu": 0.2, "server_cpu_iowait": 0.2, "server_cpu_idle": 0.6}
-    wanted |= {"client_to_server_cpu": 4.0}
+    wanted |= {"client_cpu_iowait": 0.0, "server_cpu": 0.2, "server_cpu_iowait": 0.2}
+    wanted |= {"client_to_server_cpu": 4.0, "server_cpu_idle": 0.6}
     assert {name: found[name] for name in wanted} == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize(
-    ("client", "server", "after"), [("0-1", "0-1", ENDS), ("", "1", ENDS), ("0", "1", NOTHING)]
-)
-def test_sides_that_share_a_cpu_or_have_no_ticks_have_no_shares(
-    client: str, server: str, after: dict[str, Any]
-) -> None:
-    sides = {"client": (NOTHING, after, client), "server": (NOTHING, after, server)}
-    assert counters.cpu_sides(**sides) == {}
+    assert counters.cpu_sides((ENDS, ""), (ENDS, "1")) == {}, "they share a CPU"
+    assert counters.cpu_sides(({"cpu0": [0] * 8}, "0"), ({}, "1")) == {}
 
 
 # Rules.
@@ -233,7 +214,7 @@ def test_sides_that_share_a_cpu_or_have_no_ticks_have_no_shares(
         ),
         ({"Udp.RcvbufErrors": 3}, "3 datagrams dropped at the socket"),
         (
-            {"group_cpu_use": 902.0, "cpu_use": 1.9, "cpu0_idle": 0.0, "cpu1_idle": 0.0},
+            {"group_cpu_use": 902.0, "group_cpu_ns": 9e11, "cpu0_idle": 0.0, "cpu1_idle": 0.0},
             "impossible: group_cpu_use is 902.00 of 2 CPUs",
         ),
     ],

@@ -1,23 +1,42 @@
-"""A window that labkit could not attend to: it was stopped, or its machine slept."""
+"""Windows on this machine: loads, their ends, what changes meanwhile, and interruptions."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labkit.campaign import window
 from labkit.campaign.counters import Kernel
-from labkit.campaign.window import Load
-from labkit.hosts import LocalHost
+from labkit.campaign.window import End, Load, Window
+from labkit.errors import ManipulationError
+from labkit.hosts import LocalHost, Result
+from labkit.runtimes import Server
 from labkit.tools.base import Client, Measurement
 
-ALL = f"0-{(os.cpu_count() or 1) - 1}"
+CPUS = sorted(os.sched_getaffinity(0))
+ALL = ",".join(map(str, CPUS))
+ONE, OTHER = str(CPUS[0]), str(CPUS[-1])
+
+
+def load(name: str, *argv: str, cpus: str = ALL, seconds: float = 5.0, **options: Any) -> Load:
+    client = Client(argv, "", seconds, lambda out, log: Measurement({}), **options)
+    return Load(name, client, argv, "", cpus)
+
+
+def run(tmp_path: Path, *loads: Load, cache_line: Sequence[str] = ()) -> tuple[Window, Kernel]:
+    """Run a window with some loads on this machine."""
+    own, folder = Kernel(LocalHost(), {"": os.getpid()}), str(tmp_path / "window")
+    found = window.measure(loads, [own], folder=folder, label="lkt-window", cache_line=cache_line)
+    return found, own
 
 
 def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,14 +46,11 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     """
     stopped, flags = tmp_path / "stopped", tmp_path / "flags"
     monkeypatch.setattr(window, "LATE", 1.0)
-    argv = ("sh", "-c", 'until [ -e "$0" ]; do sleep 0.01; done', str(stopped))
-    client = Client(argv, "", 60.0, lambda out, log: Measurement({}))
-    folder, load = str(tmp_path / "window"), Load("tool", client, argv, "", ALL)
+    script = 'until [ -e "$0" ]; do sleep 0.01; done'
     pid = os.fork()
     if not pid:
         try:
-            own = [Kernel(LocalHost(), {})]
-            found = window.measure([load], own, folder=folder, label="lkt-window")
+            found, _ = run(tmp_path, load("tool", "sh", "-c", script, str(stopped), seconds=60.0))
             flags.write_text("; ".join(found.flags))
         finally:
             os._exit(0)
@@ -56,27 +72,14 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     assert "labkit was stopped for" in flags.read_text()
 
 
-def run(tmp_path: Path, *loads: tuple[str, ...], cache_line: Sequence[str] = ()) -> window.Window:
-    """Run a window with some loads on this machine."""
-    found = [
-        Load(str(number), Client(argv, "", 5.0, lambda out, log: Measurement({})), argv, "", ALL)
-        for number, argv in enumerate(loads)
-    ]
-    own = [Kernel(LocalHost(), {"": os.getpid()})]
-    folder = str(tmp_path / "window")
-    return window.measure(found, own, folder=folder, label="lkt-window", cache_line=cache_line)
-
-
 def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
-    loads = [
-        ("sh", "-c", text) for text in ("echo out; echo err >&2", "sleep 0.2; exit 3", "exit 4")
-    ]
-    found = run(tmp_path, *loads)
-    assert (found.job.status, found.job.timed_out) == (3, False)
+    texts = ("echo out; echo err >&2", "sleep 0.2; exit 3", "exit 4")
+    found, own = run(tmp_path, *(load(str(n), "sh", "-c", one) for n, one in enumerate(texts)))
+    assert (found.job.status, found.job.timed_out, found.job.stderr) == (3, False, "err")
     assert not (tmp_path / "window").exists()
     assert (found.texts["0.out"], found.texts["0.err"]) == ("out\n", "err\n")
-    ((_, (before, after)),) = found.snapshots
-    assert after["clock_ns"] - before["clock_ns"] > 0.2e9 and before["ran_ns"] <= after["ran_ns"]
+    assert own.after["clock_ns"] - own.before["clock_ns"] > 0.2e9
+    assert own.before["ran_ns"] <= own.after["ran_ns"]
 
 
 _TIMING = "trap 'echo 95; exit' TERM; echo 90; while :; do sleep 0.01; done"
@@ -88,6 +91,87 @@ _TIMING = "trap 'echo 95; exit' TERM; echo 90; while :; do sleep 0.01; done"
 def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(
     tmp_path: Path, timing: str, printed: str
 ) -> None:
-    found = run(tmp_path, ("cat", "line"), cache_line=["sh", "-c", timing])
+    found, _ = run(tmp_path, load("tool", "cat", "line"), cache_line=["sh", "-c", timing])
     assert found.texts["line"] == printed and found.job.status == 0
-    assert found.texts["0.out"] == printed[:3]
+    assert found.texts["tool.out"] == printed[:3]
+
+
+# Clients as they ended, inside a placement read by the shell that starts them there.
+
+
+def ended(*argv: str) -> tuple[str, End | None, int | None]:
+    result = LocalHost().run(*window.guarded(argv), check=False)
+    stderr, record = window.taken_end(result.stderr)
+    return stderr, window.end_of(record) if record else None, result.status
+
+
+def test_a_guarded_client_keeps_its_status_and_streams() -> None:
+    stderr, end, status = ended("sh", "-c", "echo no >&2; exit 3")
+    assert (stderr, status) == ("no\n", 3)
+    assert end is not None and end.own == end.inherited and end.problems(load("tool")) == []
+    assert LocalHost().run(*window.guarded(["echo", "yes"])).stdout == "yes\n"
+    assert ended("sh", "-c", "kill -9 $$")[2] == 137
+
+
+def test_a_client_that_ends_at_once_is_read_before_it_is_reaped() -> None:
+    os.sched_setaffinity(0, CPUS[:1])  # so that it often ends before its shell goes on
+    try:
+        assert all(ended("true")[1] for _ in range(400))
+    finally:
+        os.sched_setaffinity(0, CPUS)
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
+def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
+    move = f"taskset -pc {OTHER} $$ >&2; chrt --batch --pid 0 $$ >&2"
+    _, end, _ = ended("taskset", "-c", ONE, "sh", "-c", move)
+    assert end is not None
+    problems = end.problems(load("tool", cpus=ONE))
+    assert re.match("client tool: scheduling class was .* at its end, not ", problems[0])
+    assert problems[1] == f"client tool: allowed CPUs were {OTHER} at its end, not {ONE}"
+    back = f"taskset -pc {OTHER} $$; taskset -pc {ONE} $$"
+    _, end, _ = ended("taskset", "-c", ONE, "sh", "-c", back)
+    assert end is not None and end.migrations >= 2
+    assert end.problems(load("a", cpus=ONE)) == ["client a: it was on another CPU meanwhile"]
+
+
+def test_the_agent_reads_the_end_and_the_time_of_its_own_child(tmp_path: Path) -> None:
+    # The limit counts ticks, and this the time.
+    busy = load("tool", "sh", "-c", "(ulimit -t 1; while :; do :; done) || true", cpus=ONE)
+    found, _ = run(tmp_path, busy)
+    end = found.ends["tool"]
+    assert end.cpu_ns >= 0.1e9 and end.problems(load("tool", cpus=ONE)) == []
+    (problem,) = end.problems(load("tool", cpus=ONE, fifo=10))
+    assert re.match("client tool: scheduling class was .* at its end, not 1 10", problem)
+    window.check_group("server", end.cpu_ns, end.cpu_ns)
+    with pytest.raises(ManipulationError, match=r"server: its control group used 0.30 s of CPU"):
+        window.check_group("server", 0.3e9, 1e9)
+
+
+# What changes in a window.
+
+VERIFIED = {"state": "running", "process": "7", "rules of the host": "none", "setting /x": "1"}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "ends", "said"),
+    [
+        ({}, {}, False, ""),
+        # What was set up since it was verified.
+        ({"rules of the host": "3 lines", "setting /x": "2"}, {}, False, ""),
+        ({}, {"rules of the host": "3 lines"}, False, "rules of the host: 3 lines, not none"),
+        ({"process": "8"}, {"process": "8"}, False, "process: 8, not 7"),
+        ({}, {"state": "ended"}, False, "state: ended, not running"),
+        ({}, {"state": "ended"}, True, ""),
+    ],
+)
+def test_what_changes_in_a_window_is_an_error(
+    first: dict[str, str], last: dict[str, str], ends: bool, said: str
+) -> None:
+    server = Server("", 1, 7, LocalHost(), VERIFIED, "0", list, ends_with_client=ends)
+    before, links = {"server": VERIFIED | first}, {"host sut": {"lab0": "up"}}
+    after = {"server": VERIFIED | first | last} | links
+    done = Result(("job",), "sut", 0, "", "", 1.0)
+    found = Window(done, {}, {}, before | links, after, 0)
+    with pytest.raises(ManipulationError, match=said) if said else nullcontext():
+        window.check_unchanged(found, [], {"server": server})
