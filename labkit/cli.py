@@ -210,13 +210,18 @@ def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
         studies.measure(run, say=say, wait=wait)
     except TimeOver as error:
         say(error.what)
+    _show_answers(run.folder)
+
+
+def _show_answers(campaigns: Path) -> None:
+    """Print the answers of a study's newest campaign, and the path of their page."""
     from labkit.analysis import publish
     from labkit.data import load
 
     say("analysing")
-    for answer in publish.study_pages(project("reports"), load(run.folder)):
+    for answer in publish.study_pages(project("reports"), load(campaigns)):
         if "error" in answer:
-            raise LabkitError(f"the page of {run.study} failed", why=answer["error"])
+            raise LabkitError(f"the page {answer['page']} failed", why=answer["error"])
         for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
             if row["verdict"] != "not measured":
                 click.echo(sentence)
@@ -254,7 +259,8 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
     """Analyse the campaigns in DATA, and write a page a study, the ledger and the index.
 
     Without DATA a study is shown as measured here if 6 blocks or more are complete, else with the
-    reference. Prints the answers and the path of the index, reports/index.html.
+    reference. Prints the answers, of a study that is measured when it is, and the path of the
+    index, reports/index.html.
     """
     from labkit import studies
     from labkit.analysis import publish
@@ -268,13 +274,20 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
         except RigError as error:
             say(f"cannot measure here: {error.why}")
     for run, outcome in studies.measure_all(runs, say=say, wait=wait):
-        if isinstance(outcome, LabkitError) and not isinstance(outcome, TimeOver):
-            failures.append(f"{run.study} failed: {outcome}")
+        try:
+            if isinstance(outcome, TimeOver):
+                say(outcome.what)
+            elif isinstance(outcome, LabkitError):
+                raise outcome
+            _show_answers(run.folder)
+        except LabkitError as error:
+            failures.append(f"{run.study} failed: {error}")
     for answer in publish.report(folder, data, say=say):
         if "error" in answer:
             failures.append(f"{answer['page']} failed: {answer['error']}")
-        for sentence in answer.get("sentences", []):
-            click.echo(sentence + (" (reference)" if answer["source"] != "here" else ""))
+        elif not runs or answer.get("source") == "reference":
+            for sentence in answer.get("sentences", []):
+                click.echo(sentence + (" (reference)" if answer["source"] != "here" else ""))
     for failure in failures:
         say(failure)
     click.echo(f"report: {folder / 'index.html'}")

@@ -99,11 +99,38 @@ def test_a_study_is_measured_with_its_profile_and_answered(over, monkeypatch):
     monkeypatch.setattr(data, "load", lambda folder: folder)
     monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: [page])
     found = CliRunner().invoke(cli.app, ["ask", "cpu-quota", "--new"])
-    assert found.stdout == f"a\npage: {project('reports/p.html')}\n"
-    assert ("trials are left" in found.stderr) == over
+    answer = f"a\npage: {project('reports/p.html')}\n"
+    assert found.stdout == answer and ("trials are left" in found.stderr) == over
     (run,) = measured
     assert run.notebook.stem == "20-cpu-quota"
     assert run.parameters["cells"] == "quotas" and run.parameters["new"]
+
+
+def test_a_report_answers_each_study_when_it_was_measured(monkeypatch):
+    here = {"page": "p.html", "rows": [{"verdict": "differs"}], "sentences": ["a"]}
+    answers = iter([[here], [{"page": "q.html", "error": "why"}], [here]])
+    outcomes = iter([None, None, TimeOver("trials are left"), LabkitError("broken")])
+
+    def measure_all(runs, **more):
+        yield from zip(runs, outcomes, strict=False)
+
+    def report(*_, **__):
+        return [{**here, "source": "here"}, {**here, "source": "reference"}]
+
+    monkeypatch.setattr("labkit.rig.auto", lambda: None)
+    monkeypatch.setattr(studies, "measure_all", measure_all)
+    monkeypatch.setattr(data, "load", lambda folder: folder)
+    monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: next(answers))
+    monkeypatch.setattr(publish, "report", report)
+    found = CliRunner().invoke(cli.app, ["report", "--measure"])
+    assert found.exit_code == 1 and not [*outcomes, *answers]
+    assert [line[:7] for line in found.stdout.splitlines()] == [
+        *["a", "page: /"] * 2,
+        "a (refe",
+        "report:",
+    ]
+    for text in ("trials are left", "the page q.html failed", "broken"):
+        assert text in found.stderr
 
 
 def test_a_release_lacks_what_only_people_can_give(tmp_path):
