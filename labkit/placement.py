@@ -71,8 +71,6 @@ class Limits:
     memory: int | None = None
     #: Priority in the real-time class ``SCHED_FIFO``, 1 to 99; without it, the default class.
     fifo: int | None = None
-    #: Requests a second that it may read from the disk of the engine's data; of Docker only.
-    reads_per_s: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.set().items():
@@ -157,9 +155,6 @@ class Placement:
                     f"unknown {name} {value!r} of {self.runtime}",
                     remedy=suggestion(value, filter(None, allowed)),
                 )
-        if self.limits.reads_per_s and not in_docker:
-            remedy = "place it in Docker, or leave reads_per_s out"
-            raise UsageError(f"no limit of read requests for {self.runtime}", remedy=remedy)
         if is_bare and self.baseline_level != "cgroup" and set(self.limits.set()) - {"fifo"}:
             raise UsageError(
                 f"baseline level {self.baseline_level!r} has no control group to limit",

@@ -16,17 +16,18 @@ from labkit.hosts import Host, Job, script, start_job
 from labkit.placement import Placement, Workload
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
-from labkit.tools.base import Client
+from labkit.tools.base import Client, Prestart
 
 if TYPE_CHECKING:
     from labkit.campaign.trial import Trial
 
+#: Runs a client, and writes its process and its status.
+_CLIENT = '"$@" & echo "$!" >client; wait "$!" && echo 0 >status || echo "$?" >status'
 #: Continues a client that the agent's ``hold`` has stopped, and ends as it does.
-_RESUME = """read -r pid began <"$1/held"
-kill -CONT "$pid"
+_RESUME = """kill -CONT "$(cat "$1/client")"
 flock -s "$1/lock" cat "$1/stdout"
 cat "$1/stderr" >&2
-exit "$(cut -d " " -f 1 "$1/status")"
+exit "$(cat "$1/status")"
 """
 #: Bytes of each captured packet that are kept: the headers and a sequence number; and KiB of the
 #: kernel's buffer for bursts of packets.
@@ -40,23 +41,24 @@ _FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
 
 @dataclass(frozen=True)
 class Prestarted:
-    """A client that was started, and stopped in its sleep of so many seconds."""
+    """A client that was started, and stopped in a sleep that is `over` at a time, or why not."""
 
     client: Client
-    seconds: float
     host: Host
     folder: str
+    over: float
+    why: str
 
     def ready(self) -> Client:
         """Wait until its sleep is over, and return the client that continues it."""
-        waiting = {"sleeps": self.seconds, "timeout": self.seconds + 60}
-        if why := self.host.call("await_held", folder=self.folder, **waiting):
+        if self.why:
             raise ToolOutput(
                 f"{self.client.argv[0]} did not reach its sleep before the window",
                 where=f"host {self.host.name}",
-                why=why.strip()[-400:],
+                why=self.why.strip()[-400:],
                 evidence={"argv": list(self.client.argv)},
             )
+        time.sleep(max(0.0, self.over - time.monotonic()))
         # The shell does not use the client's command; it is there for the record and the list of
         # processes.
         argv = tuple(script(_RESUME, self.folder, *self.client.argv))
@@ -88,12 +90,14 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
     trial.check_target(client, None)
     trial.keep_command(client.argv)
     target, label = trial.rig.targets["generator"], f"{trial.label}-{name}"
-    host, folder, sleep = target.host, f"{target.directory}/{label}", client.prestart
+    host, folder = target.host, f"{target.directory}/{label}"
+    sleep = client.prestart or Prestart(0.0, "")
     argv = ["taskset", "-c", trial.cpus("generator"), *in_class(client, client.argv)]
-    arguments = {"argv": argv, "message": sleep.message if sleep else ""}
     try:
-        host.call("start_function", folder=folder, label=label, name="hold", arguments=arguments)
-        yield Prestarted(client, sleep.seconds if sleep else 0.0, host, folder)
+        locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
+        start_job(host, locked, directory=folder, label=label)
+        why = host.call("hold", folder=folder, message=sleep.message)
+        yield Prestarted(client, host, folder, time.monotonic() + sleep.seconds, why)
     finally:
         # A stopped process does not react to SIGTERM.
         Job(host, folder).remove(grace=0.0)

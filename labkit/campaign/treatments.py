@@ -398,7 +398,7 @@ class TunnelOffload(Treatment):
     def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
         for role, device in _devices(rig, ENDS) if level == "off" else ():
             settings = settings_of(rig.hosts[role])
-            done = all(settings.set_offload(device, name, "off") for name in self.FEATURES)
+            done = all(settings.set_file(f"{device} {name}", "off") for name in self.FEATURES)
             _require(done, settings, f"{device} without tunnel offloads")
 
 

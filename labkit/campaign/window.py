@@ -1,6 +1,6 @@
 """The measured window: what is observed and counted on every host before and after the loads.
 
-The loads run in a detached job on one host, while the harness sleeps. A client runs only within the
+The loads run on one host, while the harness sleeps. A client runs only within the
 window, so that no observation before or after it finds one: as it ends, its parent reads its CPUs,
 class and CPU time before it reaps it.
 """
@@ -8,7 +8,6 @@ class and CPU time before it reaps it.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import resource
 import time
@@ -133,11 +132,6 @@ def measure(
     limit = 2 * max(load.client.seconds for load in loads) + 20
     place = {"folder": folder, "folders": [load.folder for load in loads if load.folder]}
     logs = {f"{load.name}.log": (load.log, load.client.log_rows or 0) for load in loads}
-    job = {
-        "places": own.places,
-        "cache_line": list(cache_line),
-        "loads": {load.name: (load.outside or load.cpus, list(load.argv)) for load in loads},
-    }
     before = dict(seen or {})
     unseen = [
         {name: reading for name, reading in kernel.readings.items() if name not in before}
@@ -156,7 +150,9 @@ def measure(
             label=label,
             seconds=limit,
             readings=unseen[0],
-            window=job,
+            places=own.places,
+            cache_line=cache_line,
+            loads={load.name: (load.outside or load.cpus, load.argv) for load in loads},
             timeout=limit + 60,
         )
         late, wakeups = time.monotonic() - began - ran["took"], harness_switches() - wakeups
@@ -171,23 +167,17 @@ def measure(
     except BaseException:
         Job(own.host, folder).remove()
         raise
-    # It has printed nothing where it was ended.
-    answer = json.loads(ran["stdout"] or "{}")
-    result = answer.get("result", {"before": {}, "after": {}, "status": ran["status"] or 1})
-    own.before, own.after = result["before"], result["after"]
-    texts, ends = left["texts"], {}
+    own.before, own.after, texts, ends = ran["before"], ran["after"], left["texts"], {}
     for load in loads:
         error = f"{load.name}.err"
         if load.outside:
             texts[error], record = taken_end(texts[error])
         else:
-            record = result.get("ends", {}).get(load.name)
+            record = ran["ends"][load.name]
         if record and (end := end_of(record)):
             ends[load.name] = end
-    errors = [answer.get("error", ran["stderr"]), *(texts[f"{load.name}.err"] for load in loads)]
-    stderr = "\n".join(filter(None, errors)).strip()
-    late_job = ran["state"] == "running"
-    done = Result(("job",), own.host.name, result["status"], "", stderr, ran["seconds"], late_job)
+    stderr = "\n".join(filter(None, (texts[f"{load.name}.err"] for load in loads))).strip()
+    done = Result(("job",), own.host.name, ran["status"], "", stderr, ran["seconds"], ran["late"])
     found = Window(done, texts, ends, before | ran["seen"], after, wakeups, ended=ended)
     if slept > 0.5:
         found.flags.append(f"this machine was suspended for {slept:.0f} s in the window")

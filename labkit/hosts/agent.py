@@ -13,14 +13,13 @@ import json
 import os
 import platform
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +31,18 @@ BOOT = (
     "exec(marshal.loads(binascii.a2b_base64(code)) if code else request['source']); "
     "main(request)"
 )
-#: The request that this process answers, for a job that is to run a function of this file.
-REQUEST: dict[str, Any] = {}
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: The device by which a program requests that CPUs wake up within a time.
 LATENCY = "/dev/cpu_dma_latency"
-#: The flag of a network namespace for ``setns`` and ``unshare``.
+#: The flag of a network namespace for ``setns``.
 CLONE_NEWNET = 0x40000000
-#: Seconds of a wait that only what it waits for ends.
-FOREVER = float("inf")
+CPUS, GROUPS = "/sys/devices/system/cpu", "/sys/fs/cgroup"
 
 
 def main(request: dict[str, Any]) -> None:
     """Call the function that a request names, and print its value or why it failed."""
-    REQUEST.update(request)
     try:
         answer = {"result": globals()[request["function"]](**request["arguments"])}
     except (OSError, ValueError) as error:
@@ -78,46 +73,49 @@ def files(pattern: str) -> dict[str, str]:
     return {path: text.strip() for path, text in texts.items() if text is not None}
 
 
-def link(path: str) -> str:
-    """Return the target of a symbolic link; nothing if it cannot be read."""
+def _first(pattern: str, text: str, default: str = "") -> str:
+    match = re.search(pattern, text, re.M)
+    return match[1] if match else default
+
+
+def _link(path: str) -> str:
     with contextlib.suppress(OSError):
         return str(Path(path).readlink())
     return ""
 
 
-def fields_of(path: str) -> list[list[str]]:
-    """Return the fields of a file's lines."""
+def _lines(path: str) -> list[list[str]]:
     return [line.split() for line in read(path).splitlines() if line.strip()]
 
 
-def stat(path: str) -> list[str]:
+def _stat(path: str) -> list[str]:
     """Return the fields of a process or thread from its state on; none if it is gone."""
     # The program's name in parentheses may contain anything.
     return read(f"{path}/stat").rpartition(")")[2].split()
 
 
-def numbers(path: str, **names: str) -> dict[str, int]:
+def _numbers(path: str, **names: str) -> dict[str, int]:
     """Return the number after each of some words at the beginning of a line, by its name."""
     text = read(path)
-    found = {name: re.search(rf"^{word}\s*:?\s*(\d+)", text, re.M) for name, word in names.items()}
-    return {name: int(match[1]) for name, match in found.items() if match}
+    found = {name: _first(rf"^{word}\s*:?\s*(\d+)", text) for name, word in names.items()}
+    return {name: int(number) for name, number in found.items() if number}
 
 
-def table(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
+def _table(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
     """Return counters of a table that has a line of names and a line of values by turns."""
-    lines, found = fields_of(path), {}
+    lines, found = _lines(path), {}
     for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
         found.update(dict(zip((names[0].replace(":", ".") + name for name in names), values)))  # noqa: B905
     return {name: int(found[name]) for name in wanted if name in found}
 
 
-def pairs(text: str, separator: str) -> dict[str, str]:
+def _pairs(text: str, separator: str = ":") -> dict[str, str]:
     """Return names and values of lines, without those that have no value."""
     parts = (line.partition(separator) for line in text.splitlines())
     return {name.strip(): value.strip() for name, _, value in parts if value.strip()}
 
 
-def printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
+def _printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
     """Return the output of a command; nothing if it is missing or does not end."""
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, timeout=20, check=False)
@@ -126,18 +124,18 @@ def printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def rows(*argv: str) -> list[dict[str, Any]]:
+def _rows(*argv: str) -> list[dict[str, Any]]:
     """Return the rows of a command that prints JSON; iproute2 prints what it omits as empty."""
-    return [row for row in json.loads(printed(*argv) or "[]") if row]
+    return [row for row in json.loads(_printed(*argv) or "[]") if row]
 
 
-def cpus_of(text: str) -> set[int]:
+def _cpus_of(text: str) -> set[int]:
     """Return the CPUs of a list such as ``0-3,8``."""
     ends = [part.split("-") for part in text.split(",")]
     return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
 
 
-def until(found: Callable[[], Any], seconds: float) -> Any:
+def _until(found: Callable[[], Any], seconds: float = float("inf")) -> Any:
     """Return the first true value that is found within a time, or else the last."""
     deadline = time.monotonic() + seconds
     while not (value := found()) and time.monotonic() < deadline:
@@ -145,82 +143,64 @@ def until(found: Callable[[], Any], seconds: float) -> Any:
     return value
 
 
-# Jobs: a supervisor locks a file as long as a job runs, so that waiting for it is no polling.
+# Jobs: detached processes with a label and a folder, which every descendant inherits.
 
 
-def start(folder: str, argv: list[str], label: str, given: str = os.devnull) -> int:
-    """Start a detached job with its output in `folder` and a file as input; return its process.
+def start(folder: str, argv: list[str], label: str) -> int:
+    """Start a job in a session of its own, with its output in `folder`; return its process."""
+    # Other users neither list the folder nor read what is in it; the job has its caller's mask.
+    mask, place = os.umask(0o066), Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "stdout").open("wb") as stdout, (place / "stderr").open("wb") as stderr:
+        job = subprocess.Popen(
+            ["env", "--", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=folder,
+            env={**os.environ, LABEL: label, JOB: folder},
+            umask=mask,
+            start_new_session=True,
+        )
+    (place / "pid").write_text(f"{job.pid} {_stat(f'/proc/{job.pid}')[19]}")
+    return job.pid
 
-    Other users neither list the folder nor read what is in it; the job has its caller's mask.
+
+def leader(folder: str) -> int:
+    """Return the process of a job, which leads its session; 0 if it has ended."""
+    pid, tick = (read(f"{folder}/pid") or "0 0").split()
+    fields = _stat(f"/proc/{pid}")
+    # Its number may belong to another process since, which has started at another tick.
+    return int(pid) if fields and fields[0] != "Z" and fields[19] == tick else 0
+
+
+def await_output(folder: str, pattern: str, seconds: float = 10.0) -> bool:
+    """Wait until a job has printed a pattern; tell whether it has."""
+    names = (f"{folder}/stdout", f"{folder}/stderr")
+    return bool(_until(lambda: any(re.search(pattern, read(name)) for name in names), seconds))
+
+
+def hold(folder: str, message: str) -> str:
+    """Stop the client of a job in the sleep that follows a message; return why it was not.
+
+    The kernel still counts the time of the sleep: the client sends as soon as it is continued.
     """
-    mask = os.umask(0o066)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    lock = os.open(f"{folder}/lock", os.O_CREAT | os.O_RDWR, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OSError(f"a job is running in {folder}") from None
-    for name in ("status", "pid"):
-        Path(folder, name).unlink(missing_ok=True)
-    reading, writing = os.pipe()
-    if os.fork():
-        os.close(lock)
-        os.close(writing)
-        return int(os.read(reading, 100))
-    # The supervisor reports the job's process, and writes how it ended; the lock ends with it.
-    os.setsid()
-    os.dup2(os.open(given, os.O_RDONLY), 0)
-    for stream, name in ((1, f"{folder}/stdout"), (2, f"{folder}/stderr")):
-        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), stream)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # unlike an ignored signal, it is not inherited
-    environment = {**os.environ, LABEL: label, JOB: folder}
-    began = time.monotonic()
-    job = subprocess.Popen(["env", "--", *argv], cwd=folder, umask=mask, env=environment)
-    Path(folder, "pid").write_text(f"{job.pid} {os.getpid()}")
-    os.write(writing, str(job.pid).encode())
-    os.close(writing)
-    ended = Path(folder, "status.part")
-    ended.write_text(f"{status_of(job.wait())} {time.monotonic() - began:.6f}\n")
-    ended.rename(f"{folder}/status")
-    os._exit(0)
+
+    def sleeping() -> int:
+        pid = read(f"{folder}/client")
+        sleeps = message in read(f"{folder}/stdout") and _stat(f"/proc/{pid}")[:1] == ["S"]
+        return int(pid) if pid and sleeps else 0
+
+    _until(lambda: sleeping() or not leader(folder), 10.0)
+    if not (pid := sleeping()):
+        return read(f"{folder}/stderr") + read(f"{folder}/stdout") or "it does not sleep"
+    os.kill(pid, signal.SIGSTOP)
+    return ""
 
 
-def start_function(folder: str, label: str, name: str, arguments: dict[str, Any]) -> int:
-    """Start a function of this file as a job, which prints its value; return its process."""
-    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    request = {**REQUEST, "function": name, "arguments": arguments}
-    Path(folder, "request").write_text(json.dumps(request))
-    return start(folder, [sys.executable, "-ISc", BOOT], label, f"{folder}/request")
-
-
-def status_of(status: int) -> int:
-    """Return the status that a shell would show for a command, also one that a signal ended."""
-    return status if status >= 0 else 128 - status
-
-
-def wait(folder: str, seconds: float = 0.0) -> dict[str, Any]:
-    """Wait for the end of a job, asleep; return its state, status, duration and output.
-
-    The state is ``running``, ``ended``, or ``lost`` if its supervisor was killed.
-    """
-    supervisor = _supervisor(folder)
-    with contextlib.suppress(ProcessLookupError):
-        if supervisor:
-            select.select([os.pidfd_open(supervisor)], [], [], seconds)
-    words = read(f"{folder}/status").split()
-    return {
-        "state": "running" if _supervisor(folder) else "ended" if words else "lost",
-        "status": int(words[0]) if words else None,
-        "seconds": float(words[1]) if words else 0.0,
-        "stdout": text_of(f"{folder}/stdout") or "",
-        "stderr": text_of(f"{folder}/stderr") or "",
-    }
-
-
-def stop(folder: str, grace: float) -> None:
+def stop(folder: str, grace: float = 2.0) -> None:
     """End a job with all its descendants: TERM, and after `grace` seconds KILL."""
-    session = _supervisor(folder)
+    session = leader(folder)
     _end(lambda: _members(f"{JOB}={folder}\0", session), grace)
 
 
@@ -230,70 +210,45 @@ def remove(folder: str, grace: float) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _supervisor(folder: str) -> int:
-    """Return the supervisor of a job, which leads its session; 0 if it has ended.
-
-    As long as it holds the lock, its number cannot belong to another process.
-    """
-    with contextlib.suppress(FileNotFoundError), Path(folder, "lock").open("rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return int(read(f"{folder}/pid", "0").split()[-1])
-    return 0
-
-
-def await_output(folder: str, pattern: str, seconds: float) -> bool:
-    """Wait until a job has printed a pattern; tell whether it has."""
-    names = (f"{folder}/stdout", f"{folder}/stderr")
-    return bool(until(lambda: any(re.search(pattern, read(name)) for name in names), seconds))
-
-
 def labelled(prefix: str) -> list[tuple[int, str, str]]:
     """Return process, label and command of each process whose label begins so."""
-    found = []
-    for pid in _members(f"{LABEL}={prefix}"):
-        variables = pairs(read(f"/proc/{pid}/environ").replace("\0", "\n"), "=")
-        found.append((pid, variables.get(LABEL, ""), " ".join(command_of(pid))))
-    return found
+    return _members(f"{LABEL}={prefix}")
 
 
 def stop_labelled(prefix: str, grace: float) -> list[tuple[int, str, str]]:
     """End the processes whose label begins so; return what they were."""
-    found = labelled(prefix)
-    _end(lambda: _members(f"{LABEL}={prefix}"), grace)
-    return found
+    return _end(lambda: labelled(prefix), grace)
 
 
-def _members(mark: str, session: int = 0) -> list[int]:
-    """Return the processes with a mark in their environment, or in a session.
-
-    The ancestors of this process are left out: they may have the label of what called them.
-    """
-    spared, ancestor = set(), os.getpid()
+def _members(mark: str, session: int = 0) -> list[tuple[int, str, str]]:
+    """Return the processes with a mark in their environment, or in a session."""
+    # The ancestors of this process may have the label of what called them. Servers that show a
+    # title, such as nginx, overwrite their environment.
+    spared, ancestor, found = set(), os.getpid(), []
     while ancestor:
         spared.add(ancestor)
-        ancestor = int((stat(f"/proc/{ancestor}") or ["", "0"])[1])
-    found, wanted = [], f"\0{mark}".encode()
-    for pid in processes():
-        fields = stat(f"/proc/{pid}")
+        ancestor = int((_stat(f"/proc/{ancestor}") or ["", "0"])[1])
+    for pid in _processes():
+        fields, variables = _stat(f"/proc/{pid}"), "\0" + read(f"/proc/{pid}/environ")
         if pid in spared or not fields or fields[0] == "Z":
             continue
-        with contextlib.suppress(OSError):
-            variables = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
-            if wanted in variables or (session and int(fields[3]) == session):
-                found.append(pid)
+        if f"\0{mark}" in variables or (session and int(fields[3]) == session):
+            label = _first(rf"\0{LABEL}=([^\0]*)", variables)
+            found.append((pid, label, " ".join(_command(pid))))
     return found
 
 
-def _end(find: Callable[[], list[int]], grace: float) -> None:
-    """End processes: TERM, and after `grace` seconds KILL, again for those forked meanwhile."""
+def _end(
+    find: Callable[[], list[tuple[int, str, str]]], grace: float
+) -> list[tuple[int, str, str]]:
+    """End processes, again those forked meanwhile: TERM, and after `grace` seconds KILL."""
+    first = find()
     for number, seconds in [(signal.SIGTERM, grace), *[(signal.SIGKILL, 0.5)] * 10]:
-        for pid in find():
+        for pid, *_ in find():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
-        if until(lambda: not find(), seconds):
-            return
+        if _until(lambda: not find(), seconds):
+            return first
     raise OSError(f"processes cannot be ended: {find()}")
 
 
@@ -314,20 +269,16 @@ def set_values(values: dict[str, str], label: str, journal: str) -> dict[str, st
             elif not same(prior, value):
                 entry = {"target": target, "prior": prior, "value": value}
                 made.append({**entry, "label": label, "boot": read(BOOT_ID)})
-        if not made:
-            return reasons
         entries += made
         _save(journal, entries)
         for entry in made:
             target, value = entry["target"], entry["value"]
-            why = _change(target, entry["prior"], value)
-            now = get_value(target) or ""
+            why, now = _change(target, entry["prior"], value)
             if why:
                 reasons[target] = f"{value!r} was not taken: {why}"
             elif not same(now, value):  # the kernel has rounded it
                 reasons[target] = f"{value!r} became {now!r}"
                 entry["value"] = now
-        _save(journal, entries)
     return reasons
 
 
@@ -336,7 +287,7 @@ def pending(journal: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in read(f"{journal}/journal").splitlines()]
 
 
-def restore(journal: str, label: str = "", gone: bool = False) -> list[dict[str, str]]:
+def restore(journal: str, label: str = "", gone: bool = False) -> list[str]:
     """Undo the settings whose labels begin so, the last one first; return the outcome of each.
 
     Those in conflict or failed stay in the journal. Those of networks are only removed from it if
@@ -348,45 +299,40 @@ def restore(journal: str, label: str = "", gone: bool = False) -> list[dict[str,
     with _journal(journal) as entries:
         while entries:
             entry = entries.pop()
-            target = entry["target"]
-            if not entry["label"].startswith(label):
+            outcome = "kept"
+            if entry["label"].startswith(label):
+                outcome = _undo(entry, entries, gone)
+                outcomes.append(f"{entry['target']}: {outcome}")
+            if outcome.startswith(("kept", "conflict", "failed")):
                 kept.append(entry)
-                continue
-            network = not target.startswith("/") or target.startswith("/proc/sys/net/")
-            state, detail = ("gone", "") if gone and network else _undo(entry, entries)
-            outcomes.append({"target": target, "state": state, "detail": detail})
-            if state in ("conflict", "failed"):
-                kept.append(entry)
-        _save(journal, kept[::-1])
+        entries += kept[::-1]
     return outcomes
 
 
-def _undo(entry: dict[str, str], older: list[dict[str, str]]) -> tuple[str, str]:
-    """Undo a setting; return its state, and a detail where it remains."""
+def _undo(entry: dict[str, str], older: list[dict[str, str]], gone: bool) -> str:
     target, value, prior = (entry[name] for name in ("target", "value", "prior"))
+    network = not target.startswith("/") or target.startswith("/proc/sys/net/")
     now = get_value(target)
-    if now is None or entry["boot"] != read(BOOT_ID):
-        return "gone", ""
+    if now is None or (gone and network) or entry["boot"] != read(BOOT_ID):
+        return "gone"
     if same(now, value):
-        why = _change(target, now, selected(prior))
-        now = get_value(target) or ""
-        if why or not same(now, prior):
-            return "failed", why or f"it became {now!r}"
-        return "restored", ""
+        why, now = _change(target, now, selected(prior))
+        return "restored" if not why and same(now, prior) else f"failed, {why or now!r}"
     # Never written, or restored by a process that was killed before it could record that.
     own = [one for one in (*older, entry) if one["target"] == target]
     if any(same(now, one[name]) for one in own for name in ("prior", "value")):
-        return "unchanged", ""
-    return "conflict", f"it is {now!r}; {value!r} was written, over {prior!r}"
+        return "unchanged"
+    return f"conflict, it is {now!r}; {value!r} was written, over {prior!r}"
 
 
 @contextlib.contextmanager
 def _journal(journal: str) -> Iterator[list[dict[str, str]]]:
-    """Lock a journal, and return its entries."""
     Path(journal).mkdir(parents=True, exist_ok=True)
     with Path(journal, "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield pending(journal)
+        entries = pending(journal)
+        yield entries
+        _save(journal, entries)
 
 
 def _save(journal: str, entries: list[dict[str, str]]) -> None:
@@ -410,28 +356,28 @@ def get_value(target: str) -> str | None:
         content = text_of(target)
         return content and content.strip()
     device, feature = target.split(" ")
-    value = pairs(printed("ethtool", "-k", device), ":").get(feature)
+    value = _pairs(_printed("ethtool", "-k", device)).get(feature)
     return value if value in ("on", "off") else None
 
 
-def _change(target: str, prior: str, value: str) -> str:
-    """Write a value over another one; return why that is not possible."""
+def _change(target: str, prior: str, value: str) -> tuple[str, str]:
+    """Write a value over another one; return why that is not possible, and the value then."""
+    why = ""
     if get_value(target) != prior:
-        return "it was changed at the same time"
-    if not target.startswith("/"):
-        printed("ethtool", "-K", *target.split(" "), value)
-        return ""
-    try:
-        Path(target).write_text(f"{value}\n")
-    except OSError as error:
-        return str(error.strerror)
-    return ""
+        why = "it was changed at the same time"
+    elif not target.startswith("/"):
+        _printed("ethtool", "-K", *target.split(" "), value)
+    else:
+        try:
+            Path(target).write_text(f"{value}\n")
+        except OSError as error:
+            why = str(error.strerror)
+    return why, get_value(target) or ""
 
 
 def selected(content: str) -> str:
     """Return what restores a file's content when written: ``b`` for the choice ``a [b] c``."""
-    choice = re.search(r"(?:^|\s)\[([^\[\]\s]+)\](?=\s|$)", content)
-    return choice[1] if choice else content.strip()
+    return _first(r"(?:^|\s)\[([^\[\]\s]+)\](?=\s|$)", content, content.strip())
 
 
 def same(left: str, right: str) -> bool:
@@ -446,7 +392,7 @@ def same(left: str, right: str) -> bool:
         if re.fullmatch("[0-9a-f]{1,8}(,[0-9a-f]{8})+", value):
             value = value.replace(",", "")
         elif re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value) and re.search("[,-]", value):
-            return repr(sorted(cpus_of(value)))
+            return repr(sorted(_cpus_of(value)))
         if re.fullmatch("[0-9a-f]+", value):
             return value.lstrip("0") or "0"
         return value
@@ -470,7 +416,6 @@ TIMING = re.compile(
     r"|transparent_hugepage|hugepages|irqaffinity|skew_tick|tsc|clocksource|preempt|maxcpus"
     r"|nr_cpus|cgroup|systemd\.unified|sched|threadirqs|default_hugepagesz)"
 )
-CPUS = "/sys/devices/system/cpu"
 #: The files of a stable machine that affect its timing, besides those that have names in `facts`.
 TELLING = (
     *(f"{CPUS}/{name}" for name in ("nohz_full", "smt/control", "vulnerabilities/*")),
@@ -487,48 +432,43 @@ TELLING = (
 )
 
 
-def facts(interfaces: list[str], engine: str, directory: str) -> dict[str, Any]:
-    """Return what a host is: ``stable`` and ``volatile`` facts.
+def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "") -> dict[str, Any]:
+    """Return the facts of a host: ``stable`` ones, and ``volatile`` ones.
 
     `engine` is the address of its engine or "", `directory` where it keeps other data or "".
     """
-    docker, system = engine_facts(engine), os.uname()
-    memory = pairs(read("/proc/meminfo"), ":")
-    processor = pairs(read("/proc/cpuinfo").partition("\n\n")[0], ":")
+    docker, system, memory = _engine(engine), os.uname(), _pairs(read("/proc/meminfo"))
+    processor = _pairs(read("/proc/cpuinfo").partition("\n\n")[0])
     places = {"engine": docker and docker["DockerRootDir"], "data": directory}
     unions = {
         "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and shutil.which("fuse-overlayfs"),
         "aufs": re.search(r"\baufs\b", read("/proc/filesystems")),
     }
-    governors = files(f"{CPUS}/cpu[0-9]*/cpufreq/scaling_governor")
     sysctl = ("net/ipv4/tcp_congestion_control", "net/core/default_qdisc")
     stable = {
         "cpu": {
             "model": processor.get("model name") or processor.get("CPU part"),
             "microcode": processor.get("microcode"),
             "count": len(list(Path(CPUS).glob("cpu[0-9]*"))),
-            "online": read(f"{CPUS}/online"),
-            "isolated": read(f"{CPUS}/isolated"),
-            "governor": governors,
+            **{name: read(f"{CPUS}/{name}") for name in ("online", "isolated")},
+            "governor": files(f"{CPUS}/cpu[0-9]*/cpufreq/scaling_governor"),
         },
         "idle": {"states": [{"name": x} for x in files(f"{CPUS}/cpu0/cpuidle/*/name").values()]},
         "kernel": {
-            "release": system.release,
-            "version": system.version,
-            "machine": system.machine,
+            **{name: getattr(system, name) for name in ("release", "version", "machine")},
             "parameters": boot_parameters(read("/proc/cmdline")),
             "clock_source": read(f"{CPUS}/../clocksource/clocksource0/current_clocksource"),
             "psi": sorted(path.name for path in Path("/proc/pressure").glob("*")),
             "sysctl": {name: read(f"/proc/sys/{name}") for name in sysctl},
         },
         "files": {path: text for pattern in TELLING for path, text in files(pattern).items()},
-        "cgroup": control_groups(),
+        "cgroup": _control_groups(),
         # Rounded, because the kernel reserves a different amount at each boot.
         "memory_gib": round(int(memory["MemTotal"].split()[0]) / (1 << 20)),
         "dma_latency_us": latency_request(),
         "virtualisation": {"hypervisor": "hypervisor" in processor.get("flags", "").split()},
-        "distribution": pairs(read("/etc/os-release"), "=").get("PRETTY_NAME", "").strip('"'),
-        "interfaces": {name: interface(name) for name in interfaces},
+        "distribution": _pairs(read("/etc/os-release"), "=").get("PRETTY_NAME", "").strip('"'),
+        "interfaces": {name: _interface(name) for name in interfaces},
         "storage": {name: disk_of(Path(place)) for name, place in places.items() if place},
         "engine": docker,
     }
@@ -539,7 +479,7 @@ def facts(interfaces: list[str], engine: str, directory: str) -> dict[str, Any]:
         "memory_available": memory["MemAvailable"],
         "unions": [name for name, able in unions.items() if able],
         # Some drivers adapt it to the load.
-        "coalescing": {name: pairs(printed("ethtool", "-c", name), ":") for name in interfaces},
+        "coalescing": {name: _pairs(_printed("ethtool", "-c", name)) for name in interfaces},
     }
     return {"stable": stable, "volatile": volatile}
 
@@ -549,9 +489,8 @@ def boot_parameters(line: str) -> list[str]:
     return [word for word in line.partition(" -- ")[0].split() if TIMING.match(word)]
 
 
-def control_groups() -> dict[str, Any]:
-    """Return the version of control groups, and the controllers of both."""
-    names = [Path(folder).name for folder in hierarchies()]
+def _control_groups() -> dict[str, Any]:
+    names = [Path(folder).name for folder in _hierarchies()]
     version = "v2" if names == ["cgroup"] else "hybrid" if "unified" in names else "v1"
     found = {one for name in names for one in name.split(",")} - {"cgroup", "unified", "systemd"}
     for folder in ("", "/unified"):
@@ -559,15 +498,14 @@ def control_groups() -> dict[str, Any]:
     return {"version": version, "controllers": sorted(found)}
 
 
-def interface(name: str) -> dict[str, Any]:
-    """Return how an interface of this network namespace is."""
-    (one,) = rows("ip", "-d", "-j", "link", "show", name) or [{}]
+def _interface(name: str) -> dict[str, Any]:
+    (one,) = _rows("ip", "-d", "-j", "link", "show", name) or [{}]
     about = {
-        option: pairs(printed("ethtool", *option.split(), name), ":")
+        option: _pairs(_printed("ethtool", *option.split(), name))
         for option in ("", "-i", "-k", "-g")
     }
     return {
-        "driver": about["-i"].get("driver") or kind_of(one) or None,
+        "driver": about["-i"].get("driver") or _kind(one) or None,
         "speed": about[""].get("Speed"),
         "mtu": one.get("mtu"),
         "queues": [one.get("num_rx_queues"), one.get("num_tx_queues")],
@@ -576,27 +514,29 @@ def interface(name: str) -> dict[str, Any]:
     }
 
 
-def engine_facts(address: str) -> dict[str, Any] | None:
+def _engine(address: str) -> dict[str, Any] | None:
     """Return what an engine says of itself; None if it does not answer."""
     docker, form = ("docker", "-H", address), ("--format", "{{json .}}")
-    info = json.loads((address and printed(*docker, "info", *form)) or "{}")
-    server = json.loads((address and printed(*docker, "version", *form)) or "{}").get("Server")
-    if not server or not info.get("ServerVersion"):
+    info, version = (
+        json.loads((address and _printed(*docker, verb, *form)) or "{}")
+        for verb in ("info", "version")
+    )
+    if not version.get("Server") or not info.get("ServerVersion"):
         return None
     names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
+    server = version["Server"]
     components = {part["Name"]: part["Version"] for part in server.get("Components", ())}
     own = {name: info.get(name) for name in (*names, "DockerRootDir")}
     return {"version": server["Version"], "components": components, **own}
 
 
-def nearest(place: Path) -> Path:
-    """Return a folder, or the nearest one where it will be made."""
+def _nearest(place: Path) -> Path:
     return next(folder for folder in (place, *place.parents) if folder.exists())
 
 
 def disk_of(place: Path) -> str:
     """Return device and file system of a folder, which may be made yet."""
-    mounts = printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(nearest(place))).splitlines()
+    mounts = _printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(_nearest(place))).splitlines()
     return " ".join(mounts[-1].split())
 
 
@@ -619,74 +559,82 @@ def run_window(
     seconds: float,
     folders: list[str],
     readings: Readings,
-    window: dict[str, Any],
+    places: dict[str, int],
+    cache_line: list[str],
+    loads: dict[str, tuple[str, list[str]]],
 ) -> dict[str, Any]:
-    """Observe placements and host, run `measure` as a job, and sleep until it has ended.
+    """Observe placements and host, and run loads at the same time between two snapshots.
 
-    Return what `wait` does, what was ``seen``, and the seconds of this call as ``took``. `folders`
-    are made for the logs of clients, where nobody else can prepare or read them.
+    Return these, the ends of loads, the status of the first that failed, whether they had to be
+    ended after `seconds`, and how long window and call took. A load is a CPU list and a command;
+    its output is in `folder`. `folders` are made for logs, where nobody else can prepare or read
+    them. `cache_line` is a command that runs until SIGTERM and prints once before the loads begin.
     """
-    began, seen = time.monotonic(), observe_all(readings)
+    called, seen = time.monotonic(), observe_all(readings)
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in folders:
         Path(path).mkdir(mode=0o700)
-    start_function(folder, label, "measure", window)
-    report = wait(folder, seconds)
-    return {**report, "seen": seen, "took": time.monotonic() - began}
+    os.chdir(folder)
+    os.environ.update({LABEL: label, JOB: folder})
+    began = time.monotonic()
+    with Path("line").open("wb") as line:
+        timing = subprocess.Popen(cache_line or ["true"], stdout=line, stderr=subprocess.DEVNULL)
+    _until(lambda: Path("line").stat().st_size or timing.poll() is not None)
+    before, free = snapshot(places, before=True), os.sched_getaffinity(0)
+    jobs: dict[str, subprocess.Popen[bytes]] = {}
 
+    def end_all(*_: Any) -> None:
+        for job in jobs.values():
+            os.kill(job.pid, signal.SIGKILL)
 
-def measure(
-    places: dict[str, int], cache_line: list[str], loads: dict[str, tuple[str, list[str]]]
-) -> dict[str, Any]:
-    """Run loads at the same time between two snapshots; return both, ends of loads, and a status.
-
-    A load is a CPU list and a command. Of a load NAME there are ``NAME.out`` and ``NAME.err`` in
-    the working directory. `cache_line` is a command that runs until SIGTERM, if there is one; it
-    has printed once before the loads begin.
-    """
-    timing = None
-    if cache_line:
-        with Path("line").open("wb") as line:
-            timing = subprocess.Popen(cache_line, stdout=line, stderr=subprocess.DEVNULL)
-        until(lambda: Path("line").stat().st_size or timing.poll() is not None, FOREVER)
-    before = snapshot(places, before=True)
-    jobs = []
-    free = os.sched_getaffinity(0)
+    signal.signal(signal.SIGALRM, end_all)
     for name, (cpus, argv) in loads.items():
         # As a child, a load is on its CPUs from the first; moving there would be a migration.
-        os.sched_setaffinity(0, cpus_of(cpus))
+        os.sched_setaffinity(0, _cpus_of(cpus))
         with Path(f"{name}.out").open("wb") as out, Path(f"{name}.err").open("wb") as err:
-            jobs.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
+            jobs[name] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         os.sched_setaffinity(0, free)
-    ends = dict(zip(loads, [end_of(job.pid) for job in jobs]))  # noqa: B905 (Python 3.9)
-    if timing:
-        timing.terminate()
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    ends = {name: end_of(job.pid) for name, job in jobs.items()}
+    late = signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0
+    timing.terminate()
     after = snapshot(places, before=False)
-    if timing:
-        timing.wait()
-    failed = filter(None, [status_of(job.wait()) for job in jobs])
-    return {"before": before, "after": after, "ends": ends, "status": next(failed, 0)}
+    timing.wait()
+    ended = time.monotonic()
+    return {
+        "seen": seen,
+        "before": before,
+        "after": after,
+        "ends": ends,
+        "late": late,
+        "status": next(filter(None, [status_of(job.wait()) for job in jobs.values()]), 0),
+        "seconds": ended - began,
+        "took": ended - called,
+    }
+
+
+def status_of(status: int) -> int:
+    """Return the status that a shell would show for a command, also one that a signal ended."""
+    return status if status >= 0 else 128 - status
 
 
 def end_of(pid: int) -> dict[str, Any]:
     """Wait for the end of a child; return what is left of it, which is there until it is reaped."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     return {
-        "cpus": pairs(read(f"/proc/{pid}/status"), ":").get("Cpus_allowed_list", ""),
-        **numbers(f"/proc/{pid}/sched", migrations=r"se\.nr_migrations"),
-        "client": stat(f"/proc/{pid}"),
-        "parent": stat("/proc/self"),
+        "cpus": _pairs(read(f"/proc/{pid}/status")).get("Cpus_allowed_list", ""),
+        **_numbers(f"/proc/{pid}/sched", migrations=r"se\.nr_migrations"),
+        "client": _stat(f"/proc/{pid}"),
+        "parent": _stat("/proc/self"),
     }
 
 
 def collect(
     folder: str, folders: list[str], readings: Readings, logs: dict[str, tuple[str, int]]
 ) -> dict[str, Any]:
-    """Return the texts of a window, and what is seen after it; remove its folders.
-
-    `logs` are paths by name, with the rows to keep.
-    """
+    """Return texts of a window, logs by name, path and rows, and what is seen; remove folders."""
     seen = observe_all(readings)
-    stop(folder, 2.0)
+    stop(folder)
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
     texts = {name: text_of(f"{folder}/{name}") or "" for name in ("line", *names)}
     texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
@@ -696,10 +644,7 @@ def collect(
 
 
 def thinned(path: str, wanted: int) -> str:
-    """Return a log with so many rows (lines that begin with a digit), spread evenly; 0 for all.
-
-    A tool that runs for a set time may log far more than are needed, over the whole window.
-    """
+    """Return a log with so many rows (lines that begin with a digit), spread evenly; 0 for all."""
     lines = (text_of(path) or "").splitlines(keepends=True)
     numbered = [index for index, line in enumerate(lines) if line[0].isdigit()]
     total = len(numbered)
@@ -711,34 +656,32 @@ def thinned(path: str, wanted: int) -> str:
 
 
 def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
-    """Take a snapshot before or after the loads, of placements by name, "" for the server.
-
-    Counters of the machine are read last before them and first after them, so that they do not
-    count the work of the snapshot.
-    """
-    found: dict[str, Any] = {} if before else machine_counters()
-    found.update(server_counters(places[""]) if "" in places else {})
-    others = {name: placement_counters(pid) for name, pid in places.items() if name}
-    found.update({"beside": others} if others else {})
-    found.update(numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
+    """Take a snapshot before or after the loads, of placements by name, "" for the server."""
+    # The machine's counters are read next to the loads, and do not count the snapshot's own work.
+    found: dict[str, Any] = {} if before else _machine_counters()
+    for name, pid in places.items():
+        if name:
+            found.setdefault("beside", {})[name] = placement_counters(pid)
+        else:
+            found.update(server_counters(pid))
+    found.update(_numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
     if (lowest := latency_request()) is not None:
         found["latency_request_us"] = lowest
     found["uptime"] = float(read("/proc/uptime").split()[0])
     found["programs"] = [
         [pid, int(row[19]), read(f"/proc/{pid}/comm"), int(row[11]) + int(row[12])]
-        for pid in processes()
-        if (row := stat(f"/proc/{pid}")) and not int(row[6]) & KERNEL_THREAD
+        for pid in _processes()
+        if (row := _stat(f"/proc/{pid}")) and not int(row[6]) & KERNEL_THREAD
     ]
     found["clock_ns"] = time.time_ns()
-    return {**found, **(machine_counters() if before else {})}
+    return {**found, **(_machine_counters() if before else {})}
 
 
-def machine_counters() -> dict[str, Any]:
-    """Return the counters of the whole machine."""
-    found: dict[str, Any] = numbers("/proc/stat", context_switches="ctxt")
-    cpus = [row for row in fields_of("/proc/stat") if row[0].startswith("cpu")]
+def _machine_counters() -> dict[str, Any]:
+    found: dict[str, Any] = _numbers("/proc/stat", context_switches="ctxt")
+    cpus = [row for row in _lines("/proc/stat") if row[0].startswith("cpu")]
     found["cpu"] = {row[0]: [int(ticks) for ticks in row[1:9]] for row in cpus}
-    counts = {row[0][:-1]: sum(map(int, row[1:])) for row in fields_of("/proc/softirqs")[1:]}
+    counts = {row[0][:-1]: sum(map(int, row[1:])) for row in _lines("/proc/softirqs")[1:]}
     found["softirqs"] = {name: counts[name] for name in SOFTIRQS if name in counts}
     if states := files(f"{CPUS}/cpu[0-9]*/cpuidle/state[0-9]*/usage"):
         found["idle_exits"] = sum(map(int, states.values()))
@@ -747,15 +690,15 @@ def machine_counters() -> dict[str, Any]:
 
 def placement_counters(pid: int) -> dict[str, Any]:
     """Return CPU time, throttling and drops of a placement so far."""
-    found: dict[str, Any] = table(f"/proc/{pid}/net/snmp", NAMESPACE)
+    found: dict[str, Any] = _table(f"/proc/{pid}/net/snmp", NAMESPACE)
     if ran := files(f"/proc/{pid}/task/*/schedstat"):
         found["ran_ns"] = sum(int(text.split()[0]) for text in ran.values())
-    for base, path in hierarchies(str(pid)).items():
+    for base, path in _hierarchies(str(pid)).items():
         # Beside version 1, the hierarchy of version 2 counts nothing of its own.
         found.update(group_counters(base + path) if base != f"{GROUPS}/unified" else {})
     # Without a UDP socket, drops are missing and not zero. A row of the table has 13 fields, of
     # which the tenth is the inode, and the last the drops.
-    if drops := {row[9]: int(row[12]) for row in sockets_of(pid, "udp")}:
+    if drops := {row[9]: int(row[12]) for row in _sockets(pid, "udp")}:
         found["sockets"] = drops
     return found
 
@@ -765,7 +708,7 @@ def group_counters(folder: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if used := read(f"{folder}/cpuacct.usage"):
         found["group_ns"] = int(used)
-    counts = {row[0]: int(row[1]) for row in fields_of(f"{folder}/cpu.stat")}
+    counts = {row[0]: int(row[1]) for row in _lines(f"{folder}/cpu.stat")}
     if "usage_usec" in counts:
         found["group_ns"] = 1000 * counts["usage_usec"]
     if "throttled_usec" in counts:
@@ -779,56 +722,23 @@ def group_counters(folder: str) -> dict[str, Any]:
 def server_counters(pid: int) -> dict[str, Any]:
     """Return what is counted of the server at which a client aims alone, and of its network."""
     switches = {"voluntary": "nr_voluntary_switches", "migrations": r"se\.nr_migrations"}
-    found: dict[str, Any] = numbers(f"/proc/{pid}/sched", **switches)
-    if row := stat(f"/proc/{pid}"):
+    found: dict[str, Any] = _numbers(f"/proc/{pid}/sched", **switches)
+    if row := _stat(f"/proc/{pid}"):
         found["last_cpu"] = int(row[36])
-    found.update(table(f"/proc/{pid}/net/netstat", (BUSY_POLLING,)))
-    queues = [[int(x, 16) for x in row] for row in fields_of(f"/proc/{pid}/net/softnet_stat")]
+    found.update(_table(f"/proc/{pid}/net/netstat", (BUSY_POLLING,)))
+    queues = [[int(x, 16) for x in row] for row in _lines(f"/proc/{pid}/net/softnet_stat")]
     if queues and len(queues[0]) > 12:  # since Linux 5.10
         found["softnet_dropped"] = sum(row[1] for row in queues)
         found["packets"] = {f"cpu{row[12]}": row[0] for row in queues}
         found["rps_ipis"] = sum(row[9] for row in queues)
-    if tracked := fields_of(f"/proc/{pid}/net/stat/nf_conntrack")[1:]:
+    if tracked := _lines(f"/proc/{pid}/net/stat/nf_conntrack")[1:]:
         # The row of any CPU has the kernel's number of entries, in hexadecimal.
         found["conntrack_entries"] = int(tracked[0][0], 16)
     return {**found, **placement_counters(pid)}
 
 
-# A client that sleeps before its first packet can start before its window.
-
-
-def hold(argv: list[str], message: str) -> None:
-    """Start a client, stop it in the sleep that follows a message, and exit with its status.
-
-    The kernel still counts the time of the sleep, so that the client sends as soon as its window
-    continues it.
-    """
-    client = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
-
-    def sleeps() -> bool:
-        return message in (text_of("stdout") or "") and stat(f"/proc/{client.pid}")[0] == "S"
-
-    until(lambda: client.poll() is not None or sleeps(), FOREVER)
-    if client.poll() is None:
-        client.send_signal(signal.SIGSTOP)
-        Path("held.part").write_text(f"{client.pid} {time.clock_gettime(time.CLOCK_BOOTTIME)}\n")
-        Path("held.part").rename("held")
-    sys.exit(status_of(client.wait()))
-
-
-def await_held(folder: str, sleeps: float) -> str:
-    """Wait until a client was stopped in its sleep and that is over; return why it was not."""
-    until(lambda: read(f"{folder}/held") or not _supervisor(folder), 10.0)
-    if not (words := read(f"{folder}/held").split()):
-        return read(f"{folder}/stderr") + read(f"{folder}/stdout") or "it does not sleep"
-    time.sleep(max(0.0, float(words[1]) + sleeps - time.clock_gettime(time.CLOCK_BOOTTIME)))
-    return ""
-
-
 # Placements: control groups, readiness, and the facts of a process.
 
-#: Where the kernel shows control groups.
-GROUPS = "/sys/fs/cgroup"
 #: The files with the limits of a control group, in both versions.
 LIMITS = (
     *("cpuset.cpus", "cpuset.mems", "cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us"),
@@ -851,26 +761,30 @@ JOURNAL = "/var/lib/labkit/journal"
 CONNECTION = re.compile(r"^(?:->|<-) ([\d.]+):\d+ +established +(\w+)", re.M)
 
 
-def processes() -> list[int]:
-    """Return the processes of this machine, in order."""
+def _processes() -> list[int]:
     return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
-def command_of(pid: int) -> list[str]:
-    """Return the command line of a process."""
+def _command(pid: int) -> list[str]:
     return read(f"/proc/{pid}/cmdline").strip("\0").split("\0")
 
 
-def family(pid: int) -> list[int]:
-    """Return a process and its descendants."""
-    parents = {one: stat(f"/proc/{one}")[1:2] for one in processes()}
+def _state(pid: int) -> str:
+    fields = _stat(f"/proc/{pid}")
+    if not fields or int(fields[6]) & EXITING:
+        return "ended"
+    return STATES.get(fields[0], "running")
+
+
+def _family(pid: int) -> list[int]:
+    parents = {one: _stat(f"/proc/{one}")[1:2] for one in _processes()}
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == [str(one)]]
     return found
 
 
-def hierarchies(pid: str = "self") -> dict[str, str]:
+def _hierarchies(pid: str = "self") -> dict[str, str]:
     """Return the path of a process's control group by the folder of each hierarchy."""
     unified = f"{GROUPS}/unified" if Path(GROUPS, "unified").is_dir() else GROUPS
     found = {}
@@ -884,12 +798,11 @@ def hierarchies(pid: str = "self") -> dict[str, str]:
 def make_group(group: str, limits: dict[str, str]) -> list[str]:
     """Create a control group in every hierarchy, as an engine does; return its folders.
 
-    `limits` are values by file; a file that a hierarchy does not have is left out. A group that is
-    there stays as it is: to write its CPUs would move the threads in it.
+    `limits` are values by file; a file that a hierarchy does not have is left out.
     """
-    folders = {base: Path(base + group) for base in hierarchies()}
+    folders = {base: Path(base + group) for base in _hierarchies()}
     for base, folder in folders.items():
-        if folder.is_dir():
+        if folder.is_dir():  # to write its CPUs would move the threads in it
             continue
         folder.mkdir(parents=True)
         for level in (Path(base), folder.parent) if base == GROUPS else ():
@@ -908,7 +821,7 @@ def remove_group(group: str) -> None:
     """End what runs in a control group and in those below it, and remove them."""
 
     def removed() -> bool:
-        folders = [base + group for base in hierarchies() if Path(base + group).is_dir()]
+        folders = [base + group for base in _hierarchies() if Path(base + group).is_dir()]
         for folder in (one for top in folders for one, _, _ in os.walk(top, topdown=False)):
             with contextlib.suppress(OSError):
                 for pid in read(f"{folder}/cgroup.procs").split():
@@ -916,16 +829,13 @@ def remove_group(group: str) -> None:
                 Path(folder).rmdir()
         return not folders
 
-    if not until(removed, 10.0):
+    if not _until(removed, 10.0):
         raise OSError(f"the control group {group} cannot be removed")
 
 
-def set_real_time(pid: int, priority: int) -> None:
-    """Put every thread of a process into the real-time class.
-
-    A control group of version 1 needs real-time budget, at most that of the group above.
-    """
-    for base, path in hierarchies(str(pid)).items():
+def _set_real_time(pid: int, priority: int) -> None:
+    # A control group of version 1 needs real-time budget, at most that of the group above.
+    for base, path in _hierarchies(str(pid)).items():
         budget = int(read(f"{base}/cpu.rt_runtime_us", "0")) * 9 // 10
         for above in reversed([Path(path), *Path(path).parents][:-1] if budget else []):
             runtime = Path(f"{base}{above}/cpu.rt_runtime_us")
@@ -940,52 +850,28 @@ def find_workload(holder: int, argv: list[str], seconds: float = 60.0) -> int:
 
     The programs that prepare the container have the host's mount namespace, or other commands.
     """
-    outside = ("", link("/proc/self/ns/mnt"))
+    outside = ("", _link("/proc/self/ns/mnt"))
 
     def found() -> list[int]:
-        inside = [pid for pid in family(holder) if link(f"/proc/{pid}/ns/mnt") not in outside]
-        running = [pid for pid in inside if command_of(pid) == argv]
-        return running or ([0] if state_of(holder) == "ended" else [])
+        inside = [pid for pid in _family(holder) if _link(f"/proc/{pid}/ns/mnt") not in outside]
+        running = [pid for pid in inside if _command(pid) == argv]
+        return running or ([0] if _state(holder) == "ended" else [])
 
-    for pid in filter(None, until(found, seconds)):
+    for pid in filter(None, _until(found, seconds)):
         return int(pid)
-    raise OSError(f"no process of the container runs {argv[0]}; its holder is {state_of(holder)}")
+    raise OSError(f"no process of the container runs {argv[0]}; its holder is {_state(holder)}")
 
 
-def sockets_of(pid: int, protocol: str) -> list[list[str]]:
-    """Return the rows of a process's own sockets in the kernel's tables of a protocol."""
-    links = " ".join(link(str(file)) for file in Path(f"/proc/{pid}/fd").glob("*"))
+def _sockets(pid: int, protocol: str) -> list[list[str]]:
+    links = " ".join(_link(str(file)) for file in Path(f"/proc/{pid}/fd").glob("*"))
     own = re.findall(r"socket:\[(\d+)\]", links)
-    tables = [fields_of(f"/proc/{pid}/net/{protocol}{version}")[1:] for version in ("", "6")]
+    tables = [_lines(f"/proc/{pid}/net/{protocol}{version}")[1:] for version in ("", "6")]
     return [row for rows in tables for row in rows if row[9] in own]
 
 
-def listens(pid: int, port: int, protocol: str) -> bool:
+def _listens(pid: int, port: int, protocol: str) -> bool:
     """Tell whether the process itself has a socket on a port; another server does not count."""
-    return any(row[1].endswith(f":{port:04X}") for row in sockets_of(pid, protocol))
-
-
-def await_ready(pid: int, port: int, protocol: str, argv: list[str], seconds: float) -> str:
-    """Wait until a process listens on its port, or runs its command; return why it does not."""
-    ended = "the process has ended"
-
-    def lacks() -> str:
-        if state_of(pid) == "ended":
-            return ended
-        if port:
-            return "" if listens(pid, port, protocol) else "nothing listens on the port yet"
-        return "" if command_of(pid) == argv else f"it runs {' '.join(command_of(pid))}"
-
-    until(lambda: lacks() in ("", ended), seconds)
-    return lacks()
-
-
-def state_of(pid: int) -> str:
-    """Return whether a process is running, stopped or ended."""
-    fields = stat(f"/proc/{pid}")
-    if not fields or int(fields[6]) & EXITING:
-        return "ended"
-    return STATES.get(fields[0], "running")
+    return any(row[1].endswith(f":{port:04X}") for row in _sockets(pid, protocol))
 
 
 def observe_ready(
@@ -993,19 +879,31 @@ def observe_ready(
 ) -> dict[str, Any]:
     """Wait until a workload is ready, and observe it; return also its process, or why it is not.
 
-    `reading` are the arguments of `observe`; of a container, its process may be unknown (0).
+    It is ready when it listens on its port; one without a port, when it runs its command. `reading`
+    are the arguments of `observe`; of a container, its process may be unknown (0).
     """
+    port, ended = reading["port"], "the process has ended"
+
+    def lacks() -> str:
+        if _state(pid) == "ended":
+            return ended
+        if port and not _listens(pid, port, reading["protocol"]):
+            return "nothing listens on the port yet"
+        runs = _command(pid)
+        return "" if port or runs == argv else f"it runs {' '.join(runs)}"
+
     if not (pid := reading["pid"]):
         docker = "docker", f"--host={reading['engine']}"
-        (one,) = rows(*docker, "inspect", reading["container"]) or [{"State": {"Pid": 0}}]
+        (one,) = _rows(*docker, "inspect", reading["container"]) or [{"State": {"Pid": 0}}]
         if not (pid := one["State"]["Pid"]):
-            output = printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
+            output = _printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
             return {"why": f"it ended at once: {output}"}
         reading["pid"] = pid
-    if why := await_ready(pid, reading["port"], reading["protocol"], argv, seconds):
+    _until(lambda: lacks() in ("", ended), seconds)
+    if why := lacks():
         return {"why": why}
     if priority:
-        set_real_time(pid, priority)
+        _set_real_time(pid, priority)
     return {"why": "", "pid": pid, "facts": observe(**reading)}
 
 
@@ -1014,13 +912,13 @@ def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
     found = {}
     for name, reading in readings.items():
         arguments = {key: value for key, value in reading.items() if key != "namespace"}
-        with entered(reading.get("namespace", "")):
-            found[name] = observe(**arguments) if arguments else host_facts()
+        with _entered(reading.get("namespace", "")):
+            found[name] = observe(**arguments) if arguments else _host_facts(_rules("self"))
     return found
 
 
 @contextlib.contextmanager
-def entered(namespace: str) -> Iterator[None]:
+def _entered(namespace: str) -> Iterator[None]:
     """Be in a network namespace, by its path; "" for this process's own."""
     if not namespace:
         yield
@@ -1037,85 +935,67 @@ def entered(namespace: str) -> Iterator[None]:
             setns(own.fileno(), CLONE_NEWNET)
 
 
-def observe(
-    pid: int,
-    port: int = 0,
-    protocol: str = "udp",
-    group: str = "",
-    container: str = "",
-    engine: str = "",
-    source: str = "",
-    sandboxes: str = "",
-    router: str = "",
-) -> dict[str, str]:
+def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dict[str, str]:
     """Return what is true of a placed process, in words by the names of facts.
 
     A fact of which there may be several is a name of its own with the value "yes": an address, a
-    tunnel's end, a port of a bridge. Two observations are equal unless something has changed,
-    but for the counts, whose names begin with ``flows``. `group` is the part of its control
-    groups' paths that shows whose they are, `source` what is mounted at ``/data``, `sandboxes` the
-    folder of the namespaces in which an engine hides its tunnels, and `router` the address and
-    port where a router of Weave Net answers.
+    tunnel's end, a port of a bridge. Two observations are equal unless something has changed, but
+    for the counts, whose names begin with ``flows``. What is `named` are its ``engine`` and
+    ``container``; the ``group``, a part of its control groups' paths that shows whose they are; the
+    ``source`` of what is mounted at ``/data``; the folder of the ``sandboxes`` in which an engine
+    hides its tunnels; and where a ``router`` of Weave Net answers.
     """
-    found = {"state": state_of(pid)}
+    docker = ("docker", f"--host={named.get('engine')}", "inspect", named.get("container", ""))
+    found = {"state": _state(pid)}
     try:
-        found.update(process_facts(pid))
-        found.update(group_facts(hierarchies(str(pid)), group))
-        found.update(mount_facts(read(f"/proc/{pid}/mountinfo"), source))
-        found.update(network_facts(pid, port, sandboxes))
+        found.update(_process_facts(pid))
+        found.update(group_facts(_hierarchies(str(pid)), named.get("group", "")))
+        found.update(mount_facts(read(f"/proc/{pid}/mountinfo"), named.get("source", "")))
+        found.update(_network_facts(pid, port, named.get("sandboxes", "")))
     except LookupError:  # it has ended, perhaps only just
-        if state_of(pid) == "ended":
+        if _state(pid) == "ended":
             return {"state": "ended"}
         raise
     if port:
-        found[f"listens on {port}/{protocol}"] = "yes" if listens(pid, port, protocol) else "none"
-    for one in rows("docker", f"--host={engine}", "inspect", container) if container else ():
+        found[f"listens on {port}/{protocol}"] = "yes" if _listens(pid, port, protocol) else "none"
+    for one in _rows(*docker) if named.get("container") else ():
         driver = one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none")
         found.update({"container": one["Id"], "image": one["Image"], "storage driver": driver})
         found["OCI runtime"] = one["HostConfig"].get("Runtime", "none")
-    found.update({f"router to {end}": way for end, way in (connections(router) if router else ())})
-    return found
+    ways = _connections(named["router"]) if named.get("router") else ()
+    return {**found, **{f"router to {end}": way for end, way in ways}}
 
 
-def process_facts(pid: int) -> dict[str, str]:
-    """Return what a process is, its namespaces and CPUs, and below which programs it runs.
-
-    Values that differ between its threads are all there; CPUs also of the processes below it.
-    """
+def _process_facts(pid: int) -> dict[str, str]:
+    """Return what a process is; of its threads every value, of those below it also the CPUs."""
     found = {
-        "process": f"{pid}, started at tick {stat(f'/proc/{pid}')[19]}",
-        "command": " ".join(command_of(pid))[:400],
-        "root": link(f"/proc/{pid}/root"),
-        "seccomp filter": "yes" if numbers(f"/proc/{pid}/status", s="Seccomp")["s"] else "none",
+        "process": f"{pid}, started at tick {_stat(f'/proc/{pid}')[19]}",
+        "command": " ".join(_command(pid))[:400],
+        "root": _link(f"/proc/{pid}/root"),
+        "seccomp filter": "yes" if _numbers(f"/proc/{pid}/status", s="Seccomp")["s"] else "none",
     }
-    for name in ("net", "mnt", "pid", "uts", "ipc"):
-        found[f"namespace {name}"] = link(f"/proc/{pid}/ns/{name}")
-    for name, title in {"net": "network", "mnt": "mounts"}.items():
-        same_one = found[f"namespace {name}"] == link(f"/proc/self/ns/{name}")
-        found[title] = "the host's" if same_one else "its own"
-    above = stat(f"/proc/{pid}")[1]
+    for name, title in {"net": "network", "mnt": "mounts", "pid": "", "uts": "", "ipc": ""}.items():
+        found[f"namespace {name}"] = space = _link(f"/proc/{pid}/ns/{name}")
+        if title:
+            found[title] = "the host's" if space == _link(f"/proc/self/ns/{name}") else "its own"
+    above = _stat(f"/proc/{pid}")[1]
     while int(above) > 1:
         found[f"held by {read(f'/proc/{above}/comm')}"] = "yes"
-        above = (stat(f"/proc/{above}") or ["", "0"])[1]
-    statuses = [
-        text for one in family(pid) for text in files(f"/proc/{one}/task/*/status").values()
-    ]
-    threads = [
-        fields for path in Path(f"/proc/{pid}/task").glob("*") if (fields := stat(str(path)))
-    ]
+        above = (_stat(f"/proc/{above}") or ["", "0"])[1]
+    texts = [files(f"/proc/{one}/task/*/status").values() for one in _family(pid)]
+    tasks = map(str, Path(f"/proc/{pid}/task").glob("*"))
+    threads = [fields for task in tasks if (fields := _stat(task))]
     values = {
-        "allowed CPUs": {pairs(text, ":")["Cpus_allowed_list"] for text in statuses},
+        "allowed CPUs": {_pairs(text)["Cpus_allowed_list"] for some in texts for text in some},
         "scheduling class": {f"{CLASSES.get(row[38], row[38])} {row[37]}" for row in threads},
         "nice value": {row[16] for row in threads},
     }
-    return {**found, **{name: " and ".join(sorted(texts)) for name, texts in values.items()}}
+    return {**found, **{name: " and ".join(sorted(some)) for name, some in values.items()}}
 
 
 def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
-    """Return whose control groups they are, and the limits of each and of those above.
-
-    The hierarchy of systemd limits nothing, nor does that of version 2 beside version 1.
-    """
+    """Return whose control groups they are, and the limits of each and of those above."""
+    # The hierarchy of systemd limits nothing, nor does that of version 2 beside version 1.
     limiting = {base: path for base, path in paths.items() if not base.endswith("/systemd")}
     if len(limiting) > 1:
         limiting.pop(f"{GROUPS}/unified", None)
@@ -1133,8 +1013,8 @@ def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
                 found[f"control group {title}"] = ", ".join(map(" ".join, limits.items()))
             own = {**limits, **own} if depth == len(parts) else own
             # Counters that stand still unless something happens to the group.
-            counts = numbers(f"{folder}/cpu.stat", periods="nr_periods")
-            frozen = numbers(f"{folder}/cgroup.stat.local", us="frozen_usec")
+            counts = _numbers(f"{folder}/cpu.stat", periods="nr_periods")
+            frozen = _numbers(f"{folder}/cgroup.stat.local", us="frozen_usec")
             if counts and limit_facts(limits)["CPU quota"] == "none":
                 found[f"periods under a CPU quota that is gone, {title}"] = str(counts["periods"])
             if frozen:
@@ -1145,23 +1025,15 @@ def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
 def limit_facts(limits: dict[str, str]) -> dict[str, str]:
     """Return the limits of a control group, from its files of either version."""
     memory = limits.get("memory.max", limits.get("memory.limit_in_bytes", "max"))
-    requests = limits.get("io.max", limits.get("blkio.throttle.read_iops_device", ""))
-    reads = re.search(r"(?:^\d+:\d+ |\briops=)(\d+)", requests)
-    quota, period = limits.get("cpu.max", "max -").split()
-    quota = limits.get("cpu.cfs_quota_us", quota)
-    period = limits.get("cpu.cfs_period_us", period)
-    weights = [
-        f"{limits[f'cpu.{name}']} {name}"
-        for name in ("shares", "weight")
-        if f"cpu.{name}" in limits
-    ]
+    old = f"{limits.get('cpu.cfs_quota_us', 'max')} {limits.get('cpu.cfs_period_us', '-')}"
+    quota, period = limits.get("cpu.max", old).split()
+    shares, weight = limits.get("cpu.shares"), limits.get("cpu.weight")
     return {
         "cpuset": limits.get("cpuset.cpus", "none"),
-        "CPU weight": ", ".join(weights) or "none",
+        "CPU weight": f"{shares} shares" if shares else f"{weight} weight" if weight else "none",
         "CPU quota": "none" if quota in ("max", "-1") else f"{quota}/{period} us",
         # Version 1 shows no limit as the largest number of pages.
         "memory limit": "none" if memory == "max" or int(memory) >= 1 << 62 else memory,
-        "limit of read requests": reads[1] if reads else "none",
     }
 
 
@@ -1179,54 +1051,53 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
         return max(above, key=lambda one: len(one[0]), default=("", "", "", ""))
 
     _, root, kind, options = at("")
-    lower = re.search(r"(?:^|,)lowerdir=([^:,]*)(?:,|$)", options)
-    found = {"layer over": lower[1] if lower else f"{kind} {root}"}
+    lower = _first(r"(?:^|,)lowerdir=([^:,]*)(?:,|$)", options, f"{kind} {root}")
+    found = {"layer over": lower}
     point, root, found["file system of /data"], _ = at("/data")
     # The kernel shows the directory relative to its file system, so that only the end of the path
     # is compared, and nothing of a file system's own root.
-    same_one = source and (root == "/" or "/".join(source.split("/")[-2:]) in root)
-    found["mount at /data"] = "none" if not point else source if same_one else root
+    shared = source and (root == "/" or "/".join(source.split("/")[-2:]) in root)
+    found["mount at /data"] = "none" if not point else source if shared else root
     return found
 
 
-def network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
+def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     """Return links, rules and addresses of a process's network, and of the host's."""
     enter = ("nsenter", f"--net=/proc/{pid}/ns/net")
-    rules, addresses = list_rules("self"), list[str]()
-    found = host_facts(rules)
+    rules, addresses = _rules("self"), list[str]()
+    found = _host_facts(rules)
     control = "/proc/sys/net/ipv4/tcp_congestion_control"
-    found["congestion control"] = printed(*enter, "cat", control).strip()
-    spaces = [("nsenter", f"--net={file}") for file in Path(sandboxes or "/none").glob("*")]
-    if link(f"/proc/{pid}/ns/net") != link("/proc/self/ns/net"):
-        own = rows(*enter, "ip", "-d", "-j", "address")
+    found["congestion control"] = _printed(*enter, "cat", control).strip()
+    if _link(f"/proc/{pid}/ns/net") != _link("/proc/self/ns/net"):
+        own = _rows(*enter, "ip", "-d", "-j", "address")
         addresses = [one["local"] for row in own for one in row.get("addr_info", ())]
         found.update({f"address {address}": "yes" for address in addresses})
-        found["rules inside"] = firewall(list_rules(str(pid), *enter))
-        found.update(link_facts(own, printed(*enter, "tc", "qdisc"), "inside"))
+        found["rules inside"] = firewall(_rules(str(pid), *enter))
+        found.update(_link_facts(own, _printed(*enter, "tc", "qdisc"), "inside"))
+        spaces = [("nsenter", f"--net={file}") for file in Path(sandboxes or "/none").glob("*")]
         for words in ((), *spaces):
-            links = rows(*words, "ip", "-d", "-j", "link")
-            found.update(bridge_facts(own, links, rows(*words, "bridge", "-j", "fdb")))
+            links = _rows(*words, "ip", "-d", "-j", "link")
+            found.update(bridge_facts(own, links, _rows(*words, "bridge", "-j", "fdb")))
     return {**found, **translations(rules, port, addresses)}
 
 
-def host_facts(rules: str | None = None) -> dict[str, str]:
+def _host_facts(rules: str) -> dict[str, str]:
     """Return links, rules and CPUs of this host, and the settings that labkit has changed."""
-    rules = list_rules("self") if rules is None else rules
     real = any(not FRAME.match(line) for line in rules.splitlines())
     found = {"engine rules": "yes" if real else "none", "rules of the host": firewall(rules)}
-    found["online CPUs"] = read("/sys/devices/system/cpu/online")
+    found["online CPUs"] = read(f"{CPUS}/online")
     targets = {entry["target"] for entry in pending(JOURNAL) if entry["target"].startswith("/")}
     found.update({f"setting {target}": read(target) for target in targets})
-    links = rows("ip", "-d", "-j", "link")
+    links = _rows("ip", "-d", "-j", "link")
     lasting = [row for row in links if not PASSING.match(row["ifname"])]
-    return {**found, **link_facts(lasting, printed("tc", "qdisc"), "of the host")}
+    return {**found, **_link_facts(lasting, _printed("tc", "qdisc"), "of the host")}
 
 
-def list_rules(pid: str, *enter: str) -> str:
+def _rules(pid: str, *enter: str) -> str:
     """Return the firewall rules of a network; either back end may hold those of an engine."""
     old = read(f"/proc/{pid}/net/ip_tables_names")
-    saved = printed(*enter, "iptables-legacy-save", "-c") if old else ""
-    return printed(*enter, "nft", "list", "ruleset") + saved
+    saved = _printed(*enter, "iptables-legacy-save", "-c") if old else ""
+    return _printed(*enter, "nft", "list", "ruleset") + saved
 
 
 def firewall(rules: str) -> str:
@@ -1240,28 +1111,21 @@ def translations(rules: str, port: int, addresses: list[str]) -> dict[str, str]:
     """Return where the rules of a port lead, and how many flows they have translated."""
     found: dict[str, str] = {}
     for line in rules.splitlines():
-        to = re.search(r"(?i)(?:dnat to|--to-destination) ([\d.]+)", line)
+        to = _first(r"(?i)(?:dnat to|--to-destination) ([\d.]+)", line)
         if not to or f"dport {port} " not in line:
             continue
-        source, protocol = re.search(r"(?:daddr|-d) ([\d.]+)", line), re.search("tcp|udp", line)
-        transport, count = (
-            protocol[0] if protocol else "any",
-            re.search(r"(?:packets |^\[)(\d+)", line),
-        )
-        name, flows = (
-            f"NAT from {source[1] if source else 'anywhere'} {transport}",
-            f"flows {transport}",
-        )
-        words = "to it" if to[1] in addresses else f"to {to[1]}"
+        protocol, source = _first("(tcp|udp)", line, "any"), _first(r"(?:daddr|-d) ([\d.]+)", line)
+        name, flows = f"NAT from {source or 'anywhere'} {protocol}", f"flows {protocol}"
+        words = "to it" if to in addresses else f"to {to}"
         earlier = found.get(name, words)
         found[name] = words if words == earlier else f"{earlier} and {words}"
         found[f"NAT of port {port}"] = "yes"
-        found[flows] = str(int(found.get(flows, "0")) + int(count[1] if count else 0))
+        count = int(_first(r"(?:packets |^\[)(\d+)", line, "0"))
+        found[flows] = str(int(found.get(flows, "0")) + count)
     return found
 
 
-def link_facts(links: list[dict[str, Any]], queues: str, where: str) -> dict[str, str]:
-    """Return how each link is set."""
+def _link_facts(links: list[dict[str, Any]], queues: str, where: str) -> dict[str, str]:
     found = {}
     for one in links:
         name, flags = one["ifname"], one.get("flags", ())
@@ -1269,14 +1133,13 @@ def link_facts(links: list[dict[str, Any]], queues: str, where: str) -> dict[str
         words = [f"MTU {one.get('mtu')}", "up" if "UP" in flags else "down"]
         words += [f"bridge {one['master']}"] if "master" in one else []
         # A bridge has a carrier for as long as anything is plugged in.
-        words += ["no carrier"] if "NO-CARRIER" in flags and kind_of(one) != "bridge" else []
+        words += ["no carrier"] if "NO-CARRIER" in flags and _kind(one) != "bridge" else []
         words += [f"queue of {one.get('txqlen', 0)}", VOLATILE.sub("", "; ".join(own))]
         found[f"{name} {where}"] = " ".join(", ".join(words).split())
     return found
 
 
-def kind_of(one: dict[str, Any]) -> str:
-    """Return the kind of a link, such as ``bridge``."""
+def _kind(one: dict[str, Any]) -> str:
     return str(one.get("linkinfo", {}).get("info_kind", ""))
 
 
@@ -1285,28 +1148,28 @@ def bridge_facts(
 ) -> dict[str, str]:
     """Return bridge, tunnel and macvlan of a process's links, among the links of a network.
 
-    A link is the other end of another only if both name each other: an index alone may exist in
-    several namespaces. `entries` are where the network's tunnels send packets.
+    `entries` are where the network's tunnels send packets.
     """
-    pairs_of = {(row["link_index"], row["ifindex"]) for row in own if "link_index" in row}
+    # Both ends of a link name each other: an index alone may exist in several namespaces.
+    ends = {(row["link_index"], row["ifindex"]) for row in own if "link_index" in row}
     names = {row["ifindex"]: row["ifname"] for row in links}
     masters = {
-        row.get("master") for row in links if (row["ifindex"], row.get("link_index")) in pairs_of
+        row.get("master") for row in links if (row["ifindex"], row.get("link_index")) in ends
     }
     found = {f"bridge {master}": "yes" for master in masters if master}
     for row in own:
-        if kind_of(row) == "macvlan":
+        if _kind(row) == "macvlan":
             parent = names.get(row.get("link_index"), "another network")
             found[f"macvlan of {parent}"] = row["linkinfo"]["info_data"]["mode"]
     for row in links:
         if "master" in row and not PASSING.match(row["ifname"]):
             found[f"{row['ifname']} on {row['master']}"] = "yes"
-        if kind_of(row) == "vxlan" and row.get("master") in masters - {None}:
+        if _kind(row) == "vxlan" and row.get("master") in masters - {None}:
             # What it has learned does not tell where it sends the first packets.
             lasting = [one for one in entries if one.get("state") == "permanent"]
-            ends = [one.get("dst") for one in lasting if one.get("ifname") == row["ifname"]]
-            ends.append(row["linkinfo"].get("info_data", {}).get("remote"))
-            found.update({f"tunnel to {end}": "yes" for end in ends if end}, tunnel="yes")
+            tunnels = [one.get("dst") for one in lasting if one.get("ifname") == row["ifname"]]
+            tunnels.append(row["linkinfo"].get("info_data", {}).get("remote"))
+            found.update({f"tunnel to {end}": "yes" for end in tunnels if end}, tunnel="yes")
     return found
 
 
@@ -1324,41 +1187,37 @@ def probe(
 ) -> dict[str, Any]:
     """Return what a host has; only the directory `scratch` is changed: it is made.
 
-    `programs` may be files by their path, `addresses` are looked up as routes, and `network` is the
-    name of a network of the engine.
+    `programs` may be paths, `addresses` are looked up as routes, `network` is one of the engine.
     """
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
     place = Path(scratch)
     with contextlib.suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
-    writable = os.access(place, os.W_OK)
-    real_time = printed("chrt", "--fifo", "1", "true", errors=subprocess.STDOUT)
     # Tried in networks that end with the commands, which only root may make.
-    new = ("unshare", "--net", "sh", "-c")
     errors = {
-        name: printed(*new, command, errors=subprocess.STDOUT).strip()
+        name: _printed("unshare", "--net", "sh", "-c", command, errors=subprocess.STDOUT).strip()
         for name, command in (DEVICES.items() if os.geteuid() == 0 else ())
     }
     return {
         "clock_ns": time.time_ns(),
         "python": platform.python_version(),
         "user": os.geteuid(),
-        "processes": link("/proc/self/ns/pid"),
-        "scratch": writable,
-        "free_gib": shutil.disk_usage(nearest(place)).free / (1 << 30),
+        "processes": _link("/proc/self/ns/pid"),
+        "scratch": os.access(place, os.W_OK),
+        "free_gib": shutil.disk_usage(_nearest(place)).free / (1 << 30),
         "absent": [name for name in programs if not shutil.which(name) and not Path(name).exists()],
-        "links": rows("ip", "-j", "addr", "show"),
-        "routes": {address: rows("ip", "-j", "route", "get", address) for address in addresses},
-        "rules": bool(list_rules("self")),
-        "real_time": real_time.strip()[-200:],
+        "links": _rows("ip", "-j", "addr", "show"),
+        "routes": {address: _rows("ip", "-j", "route", "get", address) for address in addresses},
+        "rules": bool(_rules("self")),
+        "real_time": _printed("chrt", "--fifo", "1", "true", errors=subprocess.STDOUT).strip(),
         "filters": read("/proc/sys/kernel/seccomp/actions_avail").split(),
-        "filtered": numbers("/proc/self/status", s="Seccomp").get("s") == 2,
-        "network": rows("docker", "--host", engine, "network", "inspect", network),
+        "filtered": _numbers("/proc/self/status", s="Seccomp").get("s") == 2,
+        "network": _rows("docker", "--host", engine, "network", "inspect", network),
         "cannot": {name: error for name, error in errors.items() if error},
     }
 
 
-def connections(router: str) -> list[tuple[str, str]]:
+def _connections(router: str) -> list[tuple[str, str]]:
     """Return the connections of a router of Weave Net: the other host, and the data path."""
     import http.client
 
@@ -1372,5 +1231,5 @@ def connections(router: str) -> list[tuple[str, str]]:
 
 def await_router(router: str, others: int, seconds: float) -> None:
     """Wait until a router of Weave Net is connected with a number of others."""
-    if not until(lambda: len(connections(router)) == others, seconds):
+    if not _until(lambda: len(_connections(router)) == others, seconds):
         raise OSError(f"the router of Weave Net is not connected with {others} others")

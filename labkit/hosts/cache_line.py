@@ -3,15 +3,12 @@
 CPUs exchange a line in less time where they share a cache. A hypervisor may run the CPUs of a guest
 on any cores, and move them at any time; the guest's kernel goes on saying what it was told.
 
-This file is also the program that takes the time: ``python3 -ISc TEXT CPU CPU PERIOD`` prints ns on
-a host, and needs only Python's standard library. With a period of 0 there is one timing, else one
-each PERIOD seconds until SIGTERM, and a last one then.
-
-A timing is the least of means of 50 round trips, as an interrupt makes a mean longer. What Python
-itself takes at each end is subtracted: the same loop, where the answer is there already, at both
-ends at the same time, since their CPUs may be threads of one core. Both ends wake at the same
-times, above what else runs on their CPUs. An end that does not find the other gives up after a
-millisecond; after half a second where nothing is being measured yet.
+This file is also the program that takes the time, on any host: ``python3 -ISc TEXT CPU CPU PERIOD``
+prints ns once, or each PERIOD seconds until SIGTERM and then a last time. A timing is the least of
+means of 50 round trips, as an interrupt makes a mean longer. What Python itself takes at each end
+is subtracted: the same loop, where the answer is there already, at both ends at the same time,
+since their CPUs may be threads of one core. Both ends wake at the same times, above what else runs
+on their CPUs. An end gives up that does not find the other in time.
 """
 
 from __future__ import annotations
@@ -44,25 +41,24 @@ _TRIPS = 50
 _SHARED = memoryview(mmap.mmap(-1, 4096)).cast("q")
 #: Means of a timing: alone, and where a window is being measured.
 _CHUNKS, _FEW = 20, 3
-#: Seconds after which an end gives up: before a window, and in it.
+#: Seconds after which an end gives up: where nothing is being measured yet, and in a window.
 _PATIENCE, _SHORT = 0.5, 0.001
 
 
-def untold(ours: int, other: int) -> str:
+def _untold(ours: int, other: int) -> str:
     """Return why the time of a line does not tell whether two CPUs share a cache; "" if it does."""
     ends: list[list[str]] = []
     for path in Path(f"/sys/devices/system/cpu/cpu{ours}/cache").glob("index*/shared_cpu_list"):
         ends += [part.split("-") for part in path.read_text().split(",")]
     if not any(int(one[0]) <= other <= int(one[-1]) for one in ends):
         return "no shared cache"
-    # Only AMD's cores share their last-level cache in groups (CCX).
-    grouped = re.search(
-        r"vendor_id.*(AuthenticAMD|HygonGenuine)", Path("/proc/cpuinfo").read_text()
-    )
-    return "" if grouped else "cores of this processor do not share caches in groups"
+    # Only AMD's cores share their last-level cache in groups (CCX). In one cache a socket, the time
+    # depends on where two cores are, so that a shared cache cannot be told from none.
+    vendor, processor = "vendor_id.*(AuthenticAMD|HygonGenuine)", Path("/proc/cpuinfo").read_text()
+    return "" if re.search(vendor, processor) else "its cores do not share caches in groups"
 
 
-def least(word: int, first: int, answer: int, chunks: int) -> float:
+def _least(word: int, first: int, answer: int, chunks: int) -> float:
     """Write numbers to a word, wait for the answer to each; return the least mean in ns."""
     best = math.inf
     for start in range(first, first + 2 * _TRIPS * chunks, 2 * _TRIPS):
@@ -75,41 +71,34 @@ def least(word: int, first: int, answer: int, chunks: int) -> float:
     return best
 
 
-def reply(first: int, chunks: int) -> None:
-    """Wait for each number of the other end, and write its answer."""
+def _reply(first: int, chunks: int) -> float:
     for number in range(first, first + 2 * _TRIPS * chunks, 2):
         while _SHARED[0] != number:
             pass
         _SHARED[0] = number + 1
+    return 0.0
 
 
-def within(seconds: float, exchange: Callable[[], Any]) -> Any:
+def _late(*_: object) -> None:
+    raise TimeoutError
+
+
+def _within(seconds: float, exchange: Callable[[], float]) -> float | None:
     """Return what an exchange gives; None where it takes longer."""
-    exchanging = True
-
-    def late(*_: Any) -> None:
-        nonlocal exchanging
-        # A late alarm does not end what comes after the exchange.
-        if exchanging:
-            exchanging = False
-            raise TimeoutError
-
-    signal.signal(signal.SIGALRM, late)
-    try:
+    with contextlib.suppress(TimeoutError):  # also of an alarm just after the exchange
         signal.setitimer(signal.ITIMER_REAL, seconds)
         found = exchange()
-        exchanging = False
-    except TimeoutError:
-        found = None
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    return found
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return found
+    return None
 
 
-def main(ours: int, other: int, period: float) -> str | None:
+def _main(ours: int, other: int, period: float) -> str | None:
     """Print the times in ns; return why there are none."""
-    if why := untold(ours, other):
+    if why := _untold(ours, other):
         return why
-    chunks = _FEW if period else _CHUNKS
+    chunks, timing = _FEW if period else _CHUNKS, 0
+    signal.signal(signal.SIGALRM, _late)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     harness, parent, began = os.getppid(), os.getpid(), time.monotonic() + 0.02
     pid = os.fork()
@@ -117,43 +106,38 @@ def main(ours: int, other: int, period: float) -> str | None:
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     # Each end on a cache line of its own.
-    own = 2 * least(64 if pid else 128, 1, 0, 400)
-    timing = -1
+    own = 2 * _least(64 if pid else 128, 1, 0, 400)
     while True:
-        timing += 1
-        if timing and period:
-            # An end that was kept from its CPU leaves timings out, and meets the other again.
-            timing = max(timing, int((time.monotonic() - began) / period))
         left = began + timing * period - time.monotonic()
         ended = signal.sigtimedwait({signal.SIGTERM}, max(left, 0))
         if pid and ended:
             os.kill(pid, signal.SIGTERM)
-        patience = _SHORT if timing and period else _PATIENCE
         # Numbers are never used again, so that none is taken for an answer of another timing.
         first = 1 + 2 * _TRIPS * chunks * timing
+        exchange = partial(_least, 0, first, 1, chunks) if pid else partial(_reply, first, chunks)
+        found = _within(_SHORT if timing and period else _PATIENCE, exchange)
+        timing += 1
+        if period:
+            # An end that was kept from its CPU leaves timings out, and meets the other again.
+            timing = max(timing, int((time.monotonic() - began) / period))
         if not pid:
-            within(patience, partial(reply, first, chunks))
             if os.getppid() != parent:
                 os._exit(0)
             continue
-        found = within(patience, partial(least, 0, first, 1, chunks))
         if os.waitpid(pid, os.WNOHANG)[0]:
             return "one of the CPUs cannot be used"
         if found is not None:
             print(max(found - own, 0), flush=True)
         if ended or os.getppid() != harness or (not period and found is not None):
-            break
-    os.kill(pid, signal.SIGKILL)
-    return None
+            os.kill(pid, signal.SIGKILL)
+            return None
 
 
 def command(cpus: tuple[int, int], period: float = 0.0) -> list[str]:
     """Return the command that prints the time of a cache line between two CPUs and back, in ns.
 
     It fails where the kernel does not say that the CPUs share a cache, and on processors other than
-    AMD's. Those have one last-level cache a socket, and the time in it depends on where two cores
-    are: a shared cache cannot be told from none. By default there is one timing, of 20 means; with
-    a period each is of 3, and keeps the CPUs for some 0.1 ms.
+    AMD's. With a period, a timing keeps the CPUs for some 0.1 ms.
     """
     return ["python3", "-ISc", Path(__file__).read_text(), *map(str, cpus), str(period)]
 
@@ -175,4 +159,4 @@ def least_read(windows: Iterable[Mapping[str, Any]]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    sys.exit(_main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

@@ -46,9 +46,6 @@ PATIENCE = 12.0
 OPEN_SECONDS = 15.0
 #: Seconds without a byte after which a copy has lost its connection.
 COPY_SECONDS = 60.0
-#: Seconds of silence, between two probes, and probes after which a peer counts as lost. More than
-#: a window lasts: nothing is sent in one.
-_KEEP_ALIVE = {socket.TCP_KEEPIDLE: 300, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 #: The agent, which every call sends as text and compiled.
 _SOURCE = Path(agent.__file__).read_text("utf-8")
 _AGENT = {
@@ -69,30 +66,25 @@ class Result:
 
     argv: tuple[str, ...]
     host: str
-    #: None only for a job whose end nobody has seen.
-    status: int | None
+    status: int
     stdout: str
     stderr: str
     seconds: float
     timed_out: bool = False
 
-    @property
-    def command(self) -> str:
-        """The command as text; a `script` is shown by its arguments only."""
-        if self.argv[:2] == SCRIPT:
-            return " ".join(["(script)", *(a for a in self.argv[4:] if "\n" not in a)])
-        return " ".join(self.argv)
-
     def check(self, remedy: str = "") -> Result:
         """Return the result itself, or raise `CommandTimeout` or `CommandFailed` with it."""
         if self.status == 0 and not self.timed_out:
             return self
-        kind = CommandTimeout if self.timed_out else CommandFailed
-        # `sh` would say nothing about a script of labkit.
-        name = "a script" if self.argv[:2] == SCRIPT else self.argv[0]
+        name, shown = self.argv[0], self.argv
+        if self.argv[:2] == SCRIPT:  # its text says less than its arguments
+            name, shown = "a script", ("(script)", *(a for a in self.argv[4:] if "\n" not in a))
+        kind, ended = CommandFailed, f"failed ({self.status})"
+        if self.timed_out:
+            kind, ended = CommandTimeout, "timed out"
         raise kind(
-            f"{name} timed out" if self.timed_out else f"{name} failed ({self.status})",
-            where=f"host {self.host}: {self.command}"[:400],
+            f"{name} {ended}",
+            where=f"host {self.host}: {' '.join(shown)}"[:400],
             why=(self.stderr.strip() or self.stdout.strip())[-800:] or "it printed nothing",
             remedy=remedy,
             evidence=asdict(self),
@@ -100,10 +92,7 @@ class Result:
 
 
 class Host:
-    """A place where the lab runs commands: this machine, as the user of the harness.
-
-    `name` is shown in results and errors.
-    """
+    """A place where the lab runs commands: this machine, as the user of the harness."""
 
     #: The interpreter of the agent.
     python = sys.executable
@@ -142,18 +131,15 @@ class Host:
 
         Arguments and value are values of JSON.
         """
-        request = _AGENT | {"function": function, "arguments": arguments}
-        argv = (self.python, "-ISc", agent.BOOT)
+        request = json.dumps(_AGENT | {"function": function, "arguments": arguments})
         # An agent is not part of the job that calls it.
         env = {agent.LABEL: "", agent.JOB: ""}
-        done = self.run(*argv, input=json.dumps(request), timeout=timeout, env=env)
-        answer = json.loads(done.stdout)
+        argv = (self.python, "-ISc", agent.BOOT)
+        answer = json.loads(self.run(*argv, input=request, timeout=timeout, env=env).stdout)
         if "error" in answer:
+            where, evidence = f"host {self.name}", {"arguments": arguments}
             raise CommandFailed(
-                f"{function} failed",
-                where=f"host {self.name}",
-                why=answer["error"],
-                evidence={"arguments": arguments},
+                f"{function} failed", where=where, why=answer["error"], evidence=evidence
             )
         return answer["result"]
 
@@ -234,13 +220,8 @@ class SshHost(Host):
                 sftp.put(str(local), remote)
                 sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
         except _LOST as error:
-            self._drop(connection)
-            raise HostUnreachable(
-                f"the connection to host {self.name} dropped during a copy",
-                where=self.where,
-                why=str(error) or f"no byte was copied for {COPY_SECONDS:.0f} s",
-                remedy="check that the host is up",
-            ) from error
+            why = str(error) or f"no byte was copied for {COPY_SECONDS:.0f} s"
+            raise self._dropped(connection, "a copy", why) from error
 
     def close(self) -> None:
         """Close the connection; the next command connects again."""
@@ -273,30 +254,21 @@ class SshHost(Host):
         if status < 0 and channel.eof_received and connection.is_connected:
             status = 137
         if status < 0:
-            self._drop(connection)
             texts = {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
-            raise HostUnreachable(
-                f"the connection to host {self.name} dropped during a command",
-                where=self.where,
-                why="no exit status arrived",
-                remedy="check that the host is up; the command ends there at its time limit",
-                evidence={"argv": list(line), **texts},
-            )
+            why = "no exit status arrived; the command ends there at its time limit"
+            raise self._dropped(connection, "a command", why, argv=list(line), **texts)
         return status, bytes(out), bytes(err)
 
-    def _open_session(self) -> tuple[Any, paramiko.Channel]:
-        """Return a session; the loss of an idle connection shows only when it is used."""
-        for last in (False, True):
-            connection = self._connected()
-            try:
-                return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
-            except _LOST as error:
-                if last:
-                    raise self._unreachable(error) from error
-                # A host that has too many sessions refuses one, and goes on with the others.
-                if not isinstance(error, paramiko.ChannelException):
-                    self._drop(connection)
-        raise AssertionError
+    def _dropped(self, connection: Any, during: str, why: str, **evidence: Any) -> HostUnreachable:
+        """Close a connection that was lost; return the error of it."""
+        self._drop(connection)
+        return HostUnreachable(
+            f"the connection to host {self.name} dropped during {during}",
+            where=self.where,
+            why=why,
+            remedy="check that the host is up",
+            evidence=evidence,
+        )
 
     def _drop(self, connection: Any) -> None:
         """Close a connection; if another thread has connected again, that one stays."""
@@ -305,6 +277,19 @@ class SshHost(Host):
                 return
             self._connection = None
         _close(connection)
+
+    def _open_session(self, last: bool = False) -> tuple[Any, paramiko.Channel]:
+        """Return a session; the loss of an idle connection shows only when it is used."""
+        connection = self._connected()
+        try:
+            return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
+        except _LOST as error:
+            if last:
+                raise self._unreachable(error) from error
+            # A host that has too many sessions refuses one, and goes on with the others.
+            if not isinstance(error, paramiko.ChannelException):
+                self._drop(connection)
+            return self._open_session(last=True)
 
     def _connected(self) -> Any:
         """Return a connection that is up, as far as that is known without using it."""
@@ -320,7 +305,7 @@ class SshHost(Host):
     def _connect(self) -> Any:
         options: dict[str, Any] = {"key_filename": self.key} if self.key else {}
         options |= {"allow_agent": self.key is None, "look_for_keys": self.key is None}
-        options |= {"banner_timeout": OPEN_SECONDS}
+        options |= {"banner_timeout": OPEN_SECONDS, "channel_timeout": OPEN_SECONDS}
         if self.namespace:
             options["sock"] = _connect_in(self.namespace, self.address, self.port)
         connection = fabric.Connection(
@@ -336,12 +321,8 @@ class SshHost(Host):
             connection.client.load_system_host_keys(self.known_hosts)
             connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
             connection.open()
-            connection.transport.channel_timeout = OPEN_SECONDS
             # With a time limit, paramiko wakes up ten times a second, also inside a window.
             connection.transport.sock.settimeout(None)
-            connection.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEP_ALIVE.items():
-                connection.transport.sock.setsockopt(socket.IPPROTO_TCP, option, value)
         except BaseException:
             _close(connection)
             raise
@@ -349,22 +330,17 @@ class SshHost(Host):
 
     def _unreachable(self, error: Exception) -> HostUnreachable:
         """Return the error of an attempt to connect; its evidence marks a problem with keys."""
-        known = self.known_hosts or "~/.ssh/known_hosts"
         why, evidence = str(error) or type(error).__name__, {}
-        remedy = "check that the host is up, and its address and port"
-        if isinstance(error, paramiko.BadHostKeyException):
-            evidence = {"shown": error.key.fingerprint, "known": error.expected_key.fingerprint}
-            why = f"its key has changed: it shows {evidence['shown']}, not {evidence['known']}"
-            remedy = f"find out why; if it is right, replace the host's line in {known}"
-        elif isinstance(error, InvalidHostKey) or "known_hosts" in why:
+        remedy = "check that the host is up, its address and port, and that it accepts user and key"
+        untrusted = isinstance(error, paramiko.BadHostKeyException | InvalidHostKey)
+        if untrusted or "known_hosts" in why:
+            known = self.known_hosts or "~/.ssh/known_hosts"
             evidence = {"known_hosts": known}
-            why = f"its key is not known, or {known} has a line that cannot be read: {why}"
+            why = f"its key is not known, has changed, or cannot be read: {why}"
             remedy = (
                 f"compare `ssh-keyscan -p {self.port} {self.address} | ssh-keygen -lf -` with the "
-                f"fingerprint on its console, then add the line of ssh-keyscan to {known}"
+                f"fingerprint on its console, then put the line of ssh-keyscan into {known}"
             )
-        elif isinstance(error, paramiko.AuthenticationException):
-            remedy = "check user and key, and that the host accepts them"
         what = f"host {self.name} cannot be reached"
         return HostUnreachable(what, where=self.where, why=why, remedy=remedy, evidence=evidence)
 
@@ -412,20 +388,3 @@ def script(text: str, *args: str) -> Sequence[str]:
     never reads user input as code.
     """
     return (*SCRIPT, text, "labkit", *args)
-
-
-def collect_facts(
-    host: Host,
-    *,
-    interfaces: Sequence[str] = (),
-    engine_socket: str | None = None,
-    directory: str = "",
-) -> dict[str, Any]:
-    """Return the facts of a host: ``stable`` ones, and ``volatile`` ones that change by themselves.
-
-    `directory` is where it keeps data other than the engine's.
-    """
-    engine = engine_socket or ""
-    engine = f"unix://{engine}" if engine.startswith("/") else engine
-    options = {"interfaces": list(interfaces), "engine": engine, "directory": directory}
-    return dict(host.call("facts", timeout=120, **options))

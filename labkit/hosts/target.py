@@ -28,9 +28,8 @@ class Image:
 class Storage:
     """A place on a host where containers store ``/data``."""
 
-    #: One of ``labkit.placement.STORAGES``.
+    #: One of ``labkit.placement.STORAGES``, and the engine's storage driver.
     name: str
-    #: The engine's storage driver.
     driver: str
     #: The kernel's name of the file system of ``/data``.
     filesystem: str
@@ -42,19 +41,17 @@ class Storage:
 class Network:
     """A network of a host that containers can be attached to."""
 
-    #: One of ``labkit.placement.NETWORKS``.
+    #: One of ``labkit.placement.NETWORKS``, and its addresses, with prefix length.
     name: str
-    #: Its addresses, with prefix length.
     subnet: str
     #: The address of a trial's first placement; the others follow in order.
     first: str
-    #: The host's own address in it, if any.
+    #: The host's own address in it, and Docker's name of it, if any.
     gateway: str = ""
-    #: Docker's name of it, if any.
     engine: str = ""
-    #: The host's bridge for its interfaces, if any.
+    #: The host's bridge for its interfaces, if any, and the device that connects the bridge to
+    #: other hosts: a lab interface or a tunnel.
     bridge: str = ""
-    #: The device that connects the bridge to other hosts: a lab interface or a tunnel.
     port: str = ""
     #: The parent interface of a macvlan.
     parent: str = ""
@@ -87,9 +84,8 @@ class Target:
     """One host of a rig as a target for workloads."""
 
     host: Host
-    #: Its address in the lab.
+    #: Its address in the lab, and the ``DOCKER_HOST`` of its engine, if it has one.
     address: str
-    #: The ``DOCKER_HOST`` of its engine, if it has one.
     engine: str | None = None
     #: The parent of every control group created for a placement.
     cgroup_parent: str = "/labkit"

@@ -20,7 +20,7 @@ from labkit.errors import (
     UsageError,
     suggestion,
 )
-from labkit.hosts import Host, collect_facts, restore, stop_labelled
+from labkit.hosts import Host, restore, stop_labelled
 from labkit.hosts.agent import BOOT_ID
 from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.hosts.target import Target
@@ -365,12 +365,9 @@ class Rig:
 
     def _facts_of(self, role: str) -> dict[str, Any]:
         target = self.targets.get(role)
-        return collect_facts(
-            self.hosts[role],
-            interfaces=self.interfaces.get(role, ()),
-            engine_socket=target.engine if target else None,
-            directory=target.disk if target else "",
-        )
+        options = {"engine": target.engine or "", "directory": target.disk} if target else {}
+        interfaces = self.interfaces.get(role, ())
+        return dict(self.hosts[role].call("facts", interfaces=interfaces, timeout=120, **options))
 
     def describe(self) -> dict[str, Any]:
         """Return what a report shows of the rig, as JSON data."""

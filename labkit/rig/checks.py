@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from labkit import runtimes
 from labkit.errors import UNPACKAGED, CommandFailed, ToolMissing
-from labkit.hosts import Host, collect_facts
+from labkit.hosts import Host
 from labkit.hosts.target import Network
 from labkit.placement import cpu_set
 from labkit.rig import engine
@@ -77,7 +77,7 @@ class Seen:
 
     role: str
     machine: Machine | None
-    #: Of `labkit.hosts.agent.probe`, and of `collect_facts`.
+    #: Of `labkit.hosts.agent.probe`, and `facts`.
     answers: Mapping[str, Any]
     facts: Mapping[str, Any]
     #: Engines and networks that it cannot have, as capabilities with the reason.
@@ -123,7 +123,8 @@ def ask(
     of them for this machine.
     """
     layer2 = machine.layer2 if machine else None
-    names = [*(program.name for program in programs(role)), *PAPERS, "weaver"]
+    engines = [name for engine in runtimes.RUNTIMES.values() for name in engine.programs]
+    names = [*(program.name for program in programs(role)), *PAPERS, "weaver", *engines]
     answers: dict[str, Any] = host.call(
         "probe",
         scratch=machine.scratch if machine else str(KEEP),
@@ -154,9 +155,9 @@ def look(
     socket = machine.socket if machine else None
     cannot = missing_networks(answers) if socket or not machine else {}
     if role in ("", "sut"):
-        cannot |= runtimes.unavailable(host)
+        cannot |= runtimes.unavailable(answers["absent"])
     interfaces = machine.interfaces if machine else ()
-    facts = collect_facts(host, interfaces=interfaces, engine_socket=socket)
+    facts = host.call("facts", interfaces=interfaces, engine=socket or "", timeout=120)
     clock_s = max(0, there - after, before - there) / 1e9
     return Seen(role, machine, answers, facts, cannot, clock_s)
 

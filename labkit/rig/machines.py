@@ -93,7 +93,7 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
     is_root = host.run("id", "-u").stdout.strip() == "0"
     if is_root:
         # Only settings of trials: others in the same journal belong to another rig.
-        removed += [str(outcome) for outcome in restore(host, label="trial-")]
+        removed += restore(host, label="trial-")
         if machine.socket:
             removed += [f"firewall rule {rule}" for rule in withdraw(host, "trial-")]
     jobs = f"{machine.scratch}/jobs"

@@ -5,7 +5,7 @@ All of them are on one disk of one engine, so that they differ in nothing else.
 
 from __future__ import annotations
 
-from labkit.hosts import Host, collect_facts, script
+from labkit.hosts import Host, script
 from labkit.hosts.target import Storage
 from labkit.placement import DRIVER, STORAGES, UNIONS
 
@@ -22,7 +22,7 @@ def find(host: Host, socket: str | None, disk: str) -> tuple[dict[str, Storage],
     `disk` is the directory of everything but the engine's own data: on another disk, a mount would
     differ from the engine's driver by the disk.
     """
-    facts = collect_facts(host, engine_socket=socket, directory=disk) if socket else None
+    facts = socket and host.call("facts", engine=socket, directory=disk, timeout=120)
     if not facts or not facts["stable"]["engine"]:
         return {}, dict.fromkeys([f"storage:{name}" for name in STORAGES], "no engine answers")
     driver, (own, other) = facts["stable"]["engine"]["Driver"], facts["stable"]["storage"].values()

@@ -225,7 +225,11 @@ def siblings(cpu: int) -> tuple[int, ...]:
 def _missing(cpus: Mapping[str, str], sut: Host) -> dict[str, str]:
     """Return the capabilities that the rig lacks on this machine, with the reasons."""
     answers = checks.ask(sut)
-    reasons = checks.missing_networks(answers) | runtimes.unavailable(sut) | _missing_cpus(cpus)
+    reasons = (
+        checks.missing_networks(answers)
+        | runtimes.unavailable(answers["absent"])
+        | _missing_cpus(cpus)
+    )
     reasons |= {
         "separate-machines": "the hosts are namespaces of one kernel",
         "nic-hardware": "the links are veth pairs",

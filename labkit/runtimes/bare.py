@@ -13,7 +13,6 @@ class Bare(Jobs):
     """Starts processes on the host itself."""
 
     def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
-        """Return the command in the chroot and the control group of the baseline level."""
         level = instance.placement.baseline_level
         inside = ["chroot", instance.image.rootfs] if level in ("chroot", "cgroup") else []
         return in_group(instance, [*inside, *argv]) if level == "cgroup" else [*inside, *argv]
@@ -21,12 +20,8 @@ class Bare(Jobs):
     enter = command
 
     def expect(self, instance: Instance, started: Started) -> verify.Facts:
-        """Return the facts of each baseline level."""
         level = instance.placement.baseline_level
-        grouped: verify.Facts = {"control group": "none"}
-        if level == "cgroup":
-            limited = verify.of_limits(instance.placement.limits)
-            grouped = {"control group": instance.group, **limited}
+        limited = verify.of_limits(instance.placement.limits) if level == "cgroup" else {}
         # Even an empty table of rules costs time for every packet.
         rules = {"rules of the host": "none"} if level == "clean" else {"engine rules": "yes"}
         return {
@@ -34,6 +29,7 @@ class Bare(Jobs):
             "mounts": "the host's",
             "seccomp filter": "none",
             "root": instance.image.rootfs if level in ("chroot", "cgroup") else "/",
-            **grouped,
+            "control group": instance.group if level == "cgroup" else "none",
+            **limited,
             **rules,
         }

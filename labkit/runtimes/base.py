@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from labkit.errors import HostUnreachable, PlacementError
 from labkit.hosts import Host
@@ -30,13 +30,13 @@ class Instance:
 
     @property
     def network(self) -> Network | None:
-        """The placement's network, None for the host's; `PlacementError` if it is not set up."""
+        """The placement's network, None for the host's."""
         kind = self.placement.network
         return None if kind == "host" else network_of(self.target, kind)
 
     @property
     def image(self) -> Image:
-        """The workload's image on the host; `PlacementError` if there is none."""
+        """The workload's image on the host."""
         name, images = self.workload.image, self.target.images
         if name not in images:
             where, remedy = f"host {self.target.host.name}", f"one of {', '.join(images)}"
@@ -54,8 +54,7 @@ class Instance:
         return f"{self.target.parent_group}/{self.label}"
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     """A started workload: its process on the host, or its container for the engine."""
 
     pid: int = 0
@@ -142,16 +141,16 @@ def observed(instance: Instance, started: Started, facts: Facts) -> dict[str, An
     """Return the arguments of the agent's ``observe`` for what is expected of a placement."""
     target, workload = instance.target, instance.workload
     network = target.networks.get(instance.placement.network)
-    named = {"group": facts["control group"], "source": facts.get("mount at /data", "none")}
+    group, source = facts["control group"], facts.get("mount at /data", "none")
     return {
-        "pid": started.pid,
+        **started._asdict(),
         "port": workload.port,
         "protocol": workload.protocol,
-        "container": started.container,
+        "group": "" if group == "none" else group,
         "engine": target.engine or "",
+        "source": "" if source == "none" else source,
         "sandboxes": network.sandboxes if network else "",
         "router": network.router if network else "",
-        **{name: "" if value == "none" else value for name, value in named.items()},
     }
 
 
@@ -162,13 +161,9 @@ def wait_ready(
     priority: int = 0,
     seconds: float = 10.0,
 ) -> dict[str, Any]:
-    """Return process and facts as soon as the workload's own process serves, in a class by then.
-
-    A workload without a port is ready once its process is no longer what started it; raise
-    `PlacementError` if it does not become ready.
-    """
-    waiting: dict[str, Any] = {"argv": list(workload.argv), "seconds": seconds}
-    found = host.call("observe_ready", reading=reading, priority=priority, **waiting)
+    """Return process and facts as soon as the workload's own process serves, in a class by then."""
+    options: dict[str, Any] = {"argv": workload.argv, "priority": priority, "seconds": seconds}
+    found = host.call("observe_ready", reading=reading, **options)
     if found["why"]:
         where = f"host {host.name}, process {reading['pid'] or 'unknown'}"
         why = found["why"][-800:]
@@ -216,7 +211,7 @@ def placed(
         finally:
             try:
                 engine.stop(instance)
-            except HostUnreachable:
-                # Placements of a host share its connection, so one loss interrupts the stopping of
-                # all of them.
+            except (
+                HostUnreachable
+            ):  # placements of a host share its connection, and lose it at once
                 engine.stop(instance)

@@ -32,7 +32,6 @@ class Docker(Engine):
     """Starts containers by the engine's command line on the host."""
 
     def start(self, instance: Instance) -> Started:
-        """Run the container detached."""
         target, name = instance.target, PREFIX + instance.label
         options = self.options(instance)
         done = _docker(target, "run", "--detach", "--pull", "never", "--name", name, *options)
@@ -42,7 +41,6 @@ class Docker(Engine):
         return Started(container=done.stdout.strip())
 
     def stop(self, instance: Instance) -> None:
-        """Remove the container, running or not."""
         remove = ("rm", "--force", "--volumes", PREFIX + instance.label)
         done = _docker(instance.target, *remove)
         # A process that waits for a hanging FUSE file system can be killed only after its unmount.
@@ -53,17 +51,14 @@ class Docker(Engine):
             done.check("is the engine still running? labkit clean removes what is left")
 
     def logs(self, instance: Instance) -> str:
-        """Return what the container printed on both streams."""
         done = _docker(instance.target, "logs", PREFIX + instance.label)
         return done.stdout + done.stderr if done.status == 0 else ""
 
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
-        """Return the engine's command that runs `argv` in the container."""
         engine = f"DOCKER_HOST={instance.target.engine}"
         return ["env", engine, "docker", "exec", PREFIX + instance.label, *argv]
 
     def expect(self, instance: Instance, started: Started) -> verify.Facts:
-        """Return the facts of a container on each network."""
         storage, image = instance.target.storage, instance.image
         network = None if instance.placement.network == "nat" else instance.network
         facts = {
@@ -91,11 +86,8 @@ class Docker(Engine):
             "--cpu-period": limits.period_us,
             "--cpu-quota": limits.quota_us,
             "--memory": limits.memory,
+            "--security-opt": {"unconfined": "seccomp=unconfined"}.get(placement.seccomp),
         }
-        if limits.reads_per_s:
-            limited["--device-read-iops"] = f"{_disk(target)}:{limits.reads_per_s}"
-        if placement.seccomp == "unconfined":
-            limited["--security-opt"] = "seccomp=unconfined"
         words += [str(word) for option in limited.items() if option[1] for word in option]
         words += data_options(target, image, instance.label)
         # The affinity is set inside, in the same way as for a process without an engine.
@@ -125,15 +117,6 @@ def _docker(target: Target, *argv: str, timeout: float = 60.0) -> Result:
     return target.host.run("docker", *argv, env=env, check=False, timeout=timeout)
 
 
-def _disk(target: Target) -> str:
-    """Return the whole disk of the engine's data: the kernel limits no partition's requests."""
-    place = _docker(target, "info", "--format", "{{.DockerRootDir}}").stdout.strip()
-    found = target.host.run("findmnt", "-n", "-v", "-o", "SOURCE", "-T", place).stdout
-    device = found.split()[-1]
-    whole = target.host.run("lsblk", "-n", "-d", "-o", "PKNAME", device).stdout.strip()
-    return f"/dev/{whole}" if whole else device
-
-
 def data_options(target: Target, image: Image, label: str) -> list[str]:
     """Create what the storage needs, and return the options of ``docker run`` that mount it."""
     storage = target.storage
@@ -143,7 +126,7 @@ def data_options(target: Target, image: Image, label: str) -> list[str]:
         return ["--mount", "type=volume,dst=/data"]  # anonymous: it goes with its container
     source = data_source(storage, image, label)
     if storage.name in UNIONS:
-        _mount_union(target, image, _union(storage, label))
+        _mount_union(target, image, _union(storage, label), storage.name)
     elif target.host.run("test", "-d", source, check=False).status != 0:
         _copy_data(target, image, source)
     return ["--mount", f"type=bind,src={source},dst=/data"]
@@ -175,7 +158,7 @@ def _copy_data(target: Target, image: Image, place: str) -> None:
     run("mv", made, place)
 
 
-def _mount_union(target: Target, image: Image, place: str) -> None:
+def _mount_union(target: Target, image: Image, place: str, kind: str) -> None:
     """Mount the files of /data in the layers that the engine's own driver keeps.
 
     They are read-only, the uppermost first; above them is an empty directory to write to.
@@ -187,7 +170,7 @@ def _mount_union(target: Target, image: Image, place: str) -> None:
     lower = run("find", *layers, *named).stdout.splitlines()
     written, work, union = (f"{place}/{name}" for name in ("written", "work", "union"))
     run("mkdir", "-p", written, work, union)
-    if target.storage and target.storage.name == "aufs":
+    if kind == "aufs":
         branches = ":".join([f"{written}=rw", *(f"{layer}=ro" for layer in lower)])
         run("mount", "-t", "aufs", "-o", f"br={branches}", "none", union)
     else:

@@ -36,15 +36,6 @@ def withdraw(host: Host, label: str, *, exact: bool = False) -> list[str]:
     return [" ".join(rule) for rule in removed]
 
 
-def _publish(instance: Instance, address: str) -> None:
-    """Add the rules that lead from the host's port to a container's; `withdraw` finds them."""
-    port, mark = str(instance.workload.port), f"labkit={instance.label}"
-    for protocol in instance.workload.protocols if instance.workload.port else ():
-        flows = ("-d", instance.target.address, "-p", protocol, "--dport", port)
-        to = ("-m", "comment", "--comment", mark, "-j", "DNAT", "--to-destination")
-        instance.target.host.run(*_NAT, "-A", "PREROUTING", *flows, *to, f"{address}:{port}")
-
-
 class Jobs(Engine):
     """Starts each workload as a job, or a program as one that holds its container."""
 
@@ -69,7 +60,6 @@ class Jobs(Engine):
         """Remove what the engine keeps of a container whose holder has ended."""
 
     def start(self, instance: Instance) -> Started:
-        """Start the job, and find the process of a workload that has a holder."""
         network, host = instance.network, instance.target.host
         argv = self.command(instance, ["taskset", "-c", instance.cpus, *instance.workload.argv])
         job = start_job(host, argv, directory=instance.folder, label=instance.label)
@@ -88,11 +78,19 @@ class Jobs(Engine):
         if network:
             self.attach(instance, pid)
         if network and network.name == "nat":
-            _publish(instance, network.address(instance.target.place))
+            self._publish(instance, network.address(instance.target.place))
         return Started(pid)
 
+    def _publish(self, instance: Instance, address: str) -> None:
+        """Add the rules that lead from the host's port to a container's."""
+        target, port = instance.target, str(instance.workload.port)
+        for protocol in instance.workload.protocols if instance.workload.port else ():
+            flows = ("-d", target.address, "-p", protocol, "--dport", port)
+            mark = ("-m", "comment", "--comment", f"labkit={instance.label}")
+            to = ("-j", "DNAT", "--to-destination", f"{address}:{port}")
+            target.host.run(*_NAT, "-A", "PREROUTING", *flows, *mark, *to)
+
     def stop(self, instance: Instance) -> None:
-        """End the job and its container, and remove its rules, control group and directory."""
         host = instance.target.host
         if instance.placement.network == "nat":
             withdraw(host, instance.label, exact=True)
@@ -103,28 +101,22 @@ class Jobs(Engine):
         host.run("rm", "-rf", "--one-file-system", "--", instance.folder)
 
     def logs(self, instance: Instance) -> str:
-        """Return what the job printed on both streams."""
         files = (f"{instance.folder}/stdout", f"{instance.folder}/stderr")
         return instance.target.host.run("cat", *files, check=False).stdout
 
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
-        """Raise `PlacementError`: of containers, commands run inside Docker's only."""
         raise PlacementError(
             f"cannot run a client inside a container of {instance.placement.runtime}",
             remedy="place the client with docker(...)",
         )
 
     def expect(self, instance: Instance, started: Started) -> verify.Facts:
-        """Return the facts of a container on each network."""
         facts = verify.of_container(instance, instance.network, instance.group, self.holder)
         return {**facts, "layer over": instance.image.rootfs}
 
 
 def in_group(instance: Instance, argv: Sequence[str]) -> list[str]:
-    """Return the command that runs `argv` in the instance's control group, with its limits.
-
-    The group is made if it is not there.
-    """
+    """Return the command that runs `argv` in the instance's control group, with its limits."""
     limits = limit_files(instance.target, instance.placement.limits)
     folders = instance.target.host.call("make_group", group=instance.group, limits=limits)
     return list(script(_JOIN, *folders, "--", *argv))

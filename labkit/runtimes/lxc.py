@@ -42,16 +42,13 @@ class Lxc(Jobs):
         return [*enter, *script(_OWN_SYSFS, f"{folder}/cgroup", *start)]
 
     def end(self, instance: Instance) -> None:
-        """Kill the container."""
         named = ("-P", instance.folder, "-n", instance.label)
         instance.target.host.run("lxc-stop", "-k", *named, check=False)
 
     def clear(self, instance: Instance) -> None:
-        """Remove the control group of the holder."""
         instance.target.host.call("remove_group", group=f"{instance.group}-monitor")
 
     def logs(self, instance: Instance) -> str:
-        """Return what the container printed to its console, and what the holder printed."""
         console = f"{instance.folder}/console"
         shown = instance.target.host.run("cat", console, check=False).stdout
         return shown + super().logs(instance)
@@ -59,11 +56,10 @@ class Lxc(Jobs):
 
 def _settings(instance: Instance) -> dict[str, str]:
     """Return the container's configuration, with limits for the host's version of groups."""
-    host, folder, group = instance.target.host, instance.folder, instance.group.lstrip("/")
-    version2 = host.call("read", path="/sys/fs/cgroup/cgroup.controllers")
+    target, folder, group = instance.target, instance.folder, instance.group.lstrip("/")
+    version2 = target.host.call("read", path="/sys/fs/cgroup/cgroup.controllers")
     key, other = ("cgroup2", _VERSION1) if version2 else ("cgroup", _VERSION2)
-    limits = limit_files(instance.target, instance.placement.limits)
-    return {
+    settings = {
         "uts.name": instance.label,
         "rootfs.path": f"overlay:{instance.image.rootfs}:{folder}/{instance.label}/upper",
         "mount.auto": "proc:mixed sys:ro",
@@ -72,22 +68,18 @@ def _settings(instance: Instance) -> dict[str, str]:
         "cgroup.dir.container": group,
         "cgroup.dir.monitor": f"{group}-monitor",
         "console.logfile": f"{folder}/console",
-        **_interface(instance),
-        **{f"{key}.{name}": value for name, value in limits.items() if name not in other},
+        "net.0.type": "none",
     }
-
-
-def _interface(instance: Instance) -> dict[str, str]:
-    network, place = instance.network, instance.target.place
-    if network is None:
-        return {"net.0.type": "none"}
-    return {
-        "net.0.type": "macvlan" if network.parent else "veth",
-        "net.0.name": "eth0",
-        "net.0.flags": "up",
-        "net.0.link": network.parent or network.bridge,
-        "net.0.hwaddr": network.hardware(place),
-        "net.0.ipv4.address": f"{network.address(place)}/{network.prefix}",
-        **({"net.0.macvlan.mode": "bridge"} if network.parent else {}),
-        **({"net.0.ipv4.gateway": network.gateway} if network.gateway else {}),
-    }
+    if network := instance.network:
+        settings |= {
+            "net.0.type": "macvlan" if network.parent else "veth",
+            "net.0.name": "eth0",
+            "net.0.flags": "up",
+            "net.0.link": network.parent or network.bridge,
+            "net.0.hwaddr": network.hardware(target.place),
+            "net.0.ipv4.address": f"{network.address(target.place)}/{network.prefix}",
+            **({"net.0.macvlan.mode": "bridge"} if network.parent else {}),
+            **({"net.0.ipv4.gateway": network.gateway} if network.gateway else {}),
+        }
+    limits = limit_files(target, instance.placement.limits)
+    return settings | {f"{key}.{name}": text for name, text in limits.items() if name not in other}

@@ -31,7 +31,7 @@ def of_process(instance: Instance, network: Network | None) -> Facts:
     """Return the facts of a process and its network, made by the rig unless that is None."""
     target, workload, placement = instance.target, instance.workload, instance.placement
     fifo, kind = placement.limits.fifo, placement.network
-    facts = {
+    facts: dict[str, str | tuple[str, ...]] = {
         "state": "running",
         "allowed CPUs": format_cpus(parse_cpus(instance.cpus)),
         "scheduling class": f"fifo {fifo}" if fifo else "other 0",
@@ -40,26 +40,19 @@ def of_process(instance: Instance, network: Network | None) -> Facts:
     }
     if workload.port:
         facts[f"listens on {workload.port}/{workload.protocol}"] = "yes"
-    if workload.port and kind == "nat":
-        facts |= {f"NAT from {target.address} {one}": "to it" for one in workload.protocols}
-    elif workload.port:
-        facts[f"NAT of port {workload.port}"] = "none"
+        ways = {f"NAT from {target.address} {one}": "to it" for one in workload.protocols}
+        facts |= ways if kind == "nat" else {f"NAT of port {workload.port}": "none"}
     if network is None:
         return facts
-    # By another port, packets could take another way than the one that the label names.
-    others = {port for one in target.networks.values() for port in (one.port, one.parent)}
-    own = {f"address {network.address(target.place)}": "yes"}
-    return {**facts, **own, **of_links(network, sorted(others - {"", network.port}))}
-
-
-def of_links(network: Network, others: Iterable[str]) -> Facts:
-    """Return the facts of a network's bridge, macvlan, and tunnel or router to other hosts."""
-    facts: dict[str, str | tuple[str, ...]] = {}
+    facts[f"address {network.address(target.place)}"] = "yes"
     if network.parent:
         facts[f"macvlan of {network.parent}"] = "bridge"
     elif network.bridge:
-        facts |= {f"{port} on {network.bridge}": "none" for port in others}
-        facts |= {f"{network.port} on {network.bridge}": "yes"} if network.port else {}
+        # By another port, packets could take another way than the one that the label names.
+        ports = {port for one in target.networks.values() for port in (one.port, one.parent)}
+        for port in sorted(ports | {network.port}):
+            words = "yes" if port == network.port else "none"
+            facts |= {f"{port} on {network.bridge}": words} if port else {}
         facts[f"bridge {network.bridge}"] = "yes"
     if network.router:
         facts |= {f"router to {end}": ("fastdp", "sleeve") for end in network.remotes}
@@ -86,13 +79,12 @@ def of_limits(limits: Limits) -> Facts:
     memory, shares = limits.memory or 0, limits.shares
     weights: tuple[str, ...] = ("1024 shares", "100 weight", "none")
     if shares:
-        converted = {weight(shares, linear=old) for old in (True, False)}
-        weights = (f"{shares} shares", *(f"{one} weight" for one in converted))
+        weights = tuple(f"{weight(shares, linear=old)} weight" for old in (True, False))
+        weights = (f"{shares} shares", *weights)
     return {
         "CPU quota": f"{limits.quota_us}/{limits.period_us} us" if limits.quota_us else "none",
         "CPU weight": weights,
         "memory limit": tuple(str(memory - memory % page) for page in PAGES) if memory else "none",
-        "limit of read requests": str(limits.reads_per_s or "none"),
         **({"cpuset": format_cpus(parse_cpus(limits.cpuset))} if limits.cpuset else {}),
     }
 
@@ -109,15 +101,7 @@ def differences(expected: Facts, observed: Mapping[str, str]) -> list[str]:
 
 
 def check_unchanged(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise `ManipulationError` if a placement is not what it was at the window's beginning.
-
-    Parameters
-    ----------
-    name : str
-        Of the placement.
-    before, after : mapping of str to str
-        Observations of it (`labkit.runtimes.Server.observe`).
-    """
+    """Raise `ManipulationError` if a placement, by its name, is not as it was observed before."""
     lasting = {key: text for key, text in before.items() if not key.startswith(COUNTED)}
     raise_different(f"{name} did not stay as it was in the window", differences(lasting, after))
 

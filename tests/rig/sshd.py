@@ -1,10 +1,13 @@
 """SSH servers for tests, and helpers that inspect processes."""
 
 import os
+import signal
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 
 def make_key(path, kind="ed25519"):
@@ -39,26 +42,23 @@ def serving(argv):
             yield process.pid
         finally:
             for child in children(process.pid):
-                os.kill(child, 15)
+                os.kill(child, signal.SIGTERM)
             process.terminate()
 
 
 def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 def alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends as it is read
-        return False
-    return state != "Z"
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
-def wait_for(condition):
-    """Wait up to ten seconds for a condition, a function."""
-    for _ in range(1000):
-        if condition():
-            return
+def wait_for(condition, seconds=10.0):
+    """Wait for a condition, a function."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
         time.sleep(0.01)
-    raise AssertionError("it did not come about")

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from labkit.campaign.counters import KINDS
-from labkit.errors import CommandFailed
+from labkit.errors import ToolOutput
 from labkit.placement import docker, waiting
 from labkit.tools import repeat, services
 from labkit.tools.applications import APPLICATIONS, families
-from labkit.tools.repeat import Repeated
 
 pytestmark = pytest.mark.rig
 FAMILIES = families(APPLICATIONS)
@@ -60,16 +59,13 @@ def test_every_application_is_measured(lab, make_trial, family, network):
             rates = ("throughput_mbit_per_s", "transactions_per_s")
             assert max(metrics.get(name, 0) for name in rates) > 0, application.name
             assert metrics.get("latency_ns_mean", 1) > 0 and metrics.get("not_200", 0) == 0
-            if application.name == "nginx 1 MB":
-                assert metrics["body_b"] == 1 << 20
-            if family == "nginx":
-                # All requests of a connection go over it; one more had the first request.
-                assert mechanisms["Tcp.PassiveOpens"] == 101
+            assert metrics.get("body_b") == 1 << 20 or application.name != "nginx 1 MB"
+            # All requests of a connection go over it; one more had the first request.
+            assert mechanisms["Tcp.PassiveOpens"] == 101 or family != "nginx"
             ends = trial.record["verification"], trial.record["verifications"]["client"]
-            cpus_of = [end["allowed CPUs"] for end in ends]
-            for side, cpus in zip(("server", "client"), cpus_of, strict=True):
+            assert [end["allowed CPUs"] for end in ends] == ["1", "0"]
+            for side, cpus in (("server", "1"), ("client", "0")):
                 assert mechanisms[f"{side}_cpu"] == pytest.approx(busy(trial, cpus), abs=0.02)
-            assert cpus_of == ["1", "0"]
     for end, other in zip(ends, ("peer", "sut"), strict=True) if network == "weave" else ():
         assert end[f"router to {lab.addresses[other][0]}"] in ("sleeve", "fastdp")
 
@@ -129,8 +125,10 @@ def test_two_tools_run_in_one_window(make_trial):
                 "netperf": (repeat.repeated(sender, seconds=1.5, grace=1.5), server),
             }
         )
+        nobody = services.netperf(server.own_address, seconds=1, port=9)
+        with pytest.raises(ToolOutput, match="netserver listening"):
+            trial.measure(repeat.repeated(nobody, seconds=2, grace=0), inside=server)
     one, other = found["stream"], found["netperf"]
-    assert isinstance(one, Repeated) and isinstance(other, Repeated)
     measurement = repeat.combine([("stream", one), ("netperf", other)])
     assert measurement.metrics["iterations"] > 0 and measurement.metrics["neighbour_mbit_per_s"] > 0
     assert measurement.also[0][1]["mbit_per_s"] > 0
@@ -139,11 +137,3 @@ def test_two_tools_run_in_one_window(make_trial):
     # Both clocks are one: each began before the other had ended.
     for mine, theirs in ((one.iterations, other.iterations), (other.iterations, one.iterations)):
         assert mine["start_ns"].iloc[0] < theirs["end_ns"].iloc[-1]
-
-
-def test_the_error_of_a_repeated_tool_is_reported(make_trial):
-    trial = make_trial()
-    with trial.serve(waiting("services"), docker("nat")) as server:
-        nobody = services.netperf(server.own_address, seconds=1, port=9)
-        with pytest.raises(CommandFailed, match="netserver listening"):
-            trial.measure(repeat.repeated(nobody, seconds=2, grace=0), inside=server)

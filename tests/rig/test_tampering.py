@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from sshd import wait_for
 
 from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost, Settings
@@ -98,16 +99,9 @@ def write(folders, **values):
     assert written
 
 
-def limit_cpu(folders, us):
+def quota(scene, us, above=False):
+    folders = [group.parent if above else group for group in groups(scene.server.pid)]
     write(folders, cpu__cfs_quota_us=str(us or -1), cpu__max=str(us or "max"))
-
-
-def quota(scene, us):
-    limit_cpu(groups(scene.server.pid), us)
-
-
-def quota_above(scene, us):
-    limit_cpu([group.parent for group in groups(scene.server.pid)], us)
 
 
 def to_root_group(pid):
@@ -123,14 +117,10 @@ def stop(pid, seconds):
         os.kill(pid, signal.SIGCONT)
 
 
-def tool(role, *argv):
+def tool(role, *argv, text=""):
     """Run a command on a host of the rig, or on this machine."""
     inside = ["nsenter", f"--net={netns.namespace(role)}"] if role else []
-    return LocalHost().run(*inside, *argv, env={"DOCKER_HOST": engine.SOCKET}).stdout
-
-
-def on_docker(scene, *argv):
-    tool("", "docker", *argv, scene.server.verification["container"])
+    return LocalHost().run(*inside, *argv, env={"DOCKER_HOST": engine.SOCKET}, input=text).stdout
 
 
 def to_cpu(pid, cpu):
@@ -139,6 +129,12 @@ def to_cpu(pid, cpu):
 
 def mtu(role, size):
     return tool(role, "ip", "link", "set", "lab0", "mtu", str(size))
+
+
+def pause(scene):
+    for verb in ("pause", "unpause"):
+        tool("", "docker", verb, scene.server.verification["container"])
+        time.sleep(1)
 
 
 @contextmanager
@@ -151,8 +147,7 @@ def then(undo):
 
 def rules_back(scene):
     saved = tool("sut", "iptables-save")
-    inside = ("nsenter", f"--net={netns.namespace('sut')}")
-    return then(lambda: LocalHost().run(*inside, "iptables-restore", input=saved))
+    return then(lambda: tool("sut", "iptables-restore", text=saved))
 
 
 def rate(scene):
@@ -188,30 +183,23 @@ class Case:
 
 
 CLEAN, CGROUP, HOST, NAT = bare(), bare("cgroup"), docker("host"), docker("nat")
-QUOTA = r"(quota_us was -1, is {0}|quota_us {0}|cpu.max)".format
-TO_ROOT = r"(group for .*cpu.* was /\S+, is /|control group: /)"
-HALVED = r"(memory\S+ was 268435456, is 134217728|memory limit: 134217728, not 268435456)"
+FEW = CGROUP.limited(quota_us=5_000, period_us=10_000)
+QUOTA = r"(quota_us {0}|cpu.max {0})".format
+TO_ROOT = r"control group: /"
+ELSEWHERE = r"client tool: allowed CPUs were \S+ at its end, not \S+"
 CASES = [
     Case("root group, bare", CGROUP, lambda s: to_root_group(s.server.pid), TO_ROOT),
-    Case("root group, docker", HOST, lambda s: to_root_group(s.server.pid), TO_ROOT),
     Case("root group, lxc", container("lxc"), lambda s: to_root_group(s.server.pid), TO_ROOT),
     Case("affinity, clean", CLEAN, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
-    Case("affinity, cgroup", CGROUP, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
-    Case("affinity, docker", HOST, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
     Case("affinity, nat", NAT, lambda s: to_cpu(s.server.pid, s.other), "allowed CPUs"),
-    Case(
-        "quota removed",
-        CGROUP.limited(quota_us=5_000, period_us=10_000),
-        lambda s: quota(s, None),
-        r"(quota_us was 5000, is -1|CPU quota: none, not 5000|cpu.max)",
-    ),
+    Case("quota removed", FEW, lambda s: quota(s, None), "(CPU quota: none, not 5000|cpu.max)"),
     Case("quota set", HOST, lambda s: quota(s, 50_000), QUOTA(50_000)),
     Case(
         "quota set in the group above",
         HOST,
-        lambda s: quota_above(s, 90_000),
+        lambda s: quota(s, 90_000, above=True),
         rf"control group \S+/labkit: .*{QUOTA(90_000)}",
-        around=lambda s: then(lambda: quota_above(s, None)),
+        around=lambda s: then(lambda: quota(s, None, above=True)),
     ),
     Case(
         "quota set and removed",
@@ -220,44 +208,17 @@ CASES = [
         r"periods under a CPU quota",
     ),
     Case(
-        "docker update",
-        HOST,
-        lambda s: on_docker(s, "update", "--cpu-quota", "50000"),
-        QUOTA(50_000),
-    ),
-    Case(
-        "shares",
-        CGROUP.limited(shares=512),
-        lambda s: write(groups(s.server.pid), cpu__shares="2", cpu__weight="1"),
-        r"(cpu.shares was 512, is 2|cpu.shares 2|weight)",
-    ),
-    Case(
         "memory",
         docker("host", Limits(memory=1 << 28)),
         lambda s: write(groups(s.server.pid), memory__limit_in_bytes=HALF, memory__max=HALF),
-        HALVED,
+        "memory limit: 134217728, not 268435456",
     ),
     Case("renice", HOST, lambda s: os.setpriority(0, s.server.pid, 19), "nice value"),
     Case("server stopped for a while", CGROUP, lambda s: stop(s.server.pid, 1.2), STOPPED),
-    Case(
-        "server stopped for the rest",
-        CLEAN,
-        lambda s: stop(s.server.pid, 0),
-        r"state(: stopped, not running| was running, is stopped)",
-    ),
+    Case("server stopped for the rest", CLEAN, lambda s: stop(s.server.pid, 0), "state: stopped"),
     Case("client stopped for a while", CLEAN, lambda s: stop(s.client, 1.2), STOPPED),
-    Case(
-        "docker pause",
-        HOST,
-        lambda s: (on_docker(s, "pause"), time.sleep(1), on_docker(s, "unpause")),
-        rf"({STOPPED}|us for which it was frozen)",
-    ),
-    Case(
-        "client on the server's CPU",
-        HOST,
-        lambda s: to_cpu(s.client, s.own),
-        r"client tool: allowed CPUs were \S+ at its end, not \S+",
-    ),
+    Case("docker pause", HOST, pause, rf"({STOPPED}|us for which it was frozen)"),
+    Case("client on the server's CPU", HOST, lambda s: to_cpu(s.client, s.own), ELSEWHERE),
     Case(
         "client elsewhere and back",
         HOST,
@@ -275,21 +236,21 @@ CASES = [
         "rules flushed",
         bare("rules"),
         lambda s: tool("sut", "iptables", "-t", "nat", "-F"),
-        r"rules (of the host: |changed: removed ')",
+        "rules of the host: ",
         around=rules_back,
     ),
     Case(
         "rules added",
         CLEAN,
         lambda s: tool("clean", "nft", "add", *TABLE),
-        r"rules (of the host: |changed: added 'table inet tampering)",
+        "rules of the host: ",
         around=lambda s: then(lambda: tool("clean", "nft", "delete", *TABLE)),
     ),
     Case(
         "MTU",
         CLEAN,
         lambda s: mtu("clean", 576),
-        r"lab0 of .*MTU (was 1500, is )?576",
+        "lab0 of the host: MTU 576",
         around=lambda s: then(lambda: mtu("clean", 1500)),
     ),
     Case(
@@ -303,7 +264,7 @@ CASES = [
         "MTU of the container",
         NAT,
         lambda s: tool("", "nsenter", f"--net=/proc/{s.server.pid}/ns/net", *SMALLER),
-        r"eth0 .*MTU (was 1500, is )?576",
+        "eth0 inside: MTU 576",
     ),
     Case(
         "rate removed",
@@ -312,22 +273,8 @@ CASES = [
         r"lab0 of .*rate 100Mbit",
         around=rate,
     ),
-    Case(
-        "a journalled setting",
-        HOST,
-        lambda s: sack(2),
-        rf"{SACK}: (value on sut was 0, is 2|2, not 0)",
-        around=journalled,
-    ),
+    Case("a journalled setting", HOST, lambda s: sack(2), f"{SACK}: 2, not 0", around=journalled),
 ]
-
-
-def await_pid(find):
-    for _ in range(3000):
-        if found := find():
-            return found[0]
-        time.sleep(0.01)
-    raise AssertionError("no client runs")
 
 
 def computing():
@@ -341,11 +288,15 @@ def acting(case, scene, begun, over):
     """Do it in a window that begins within the ``with`` block, and then create `over`."""
     failures: list[BaseException] = []
 
+    def client():
+        if case.inside:
+            return computing()
+        return [int(text)] if begun.exists() and (text := begun.read_text()) else []
+
     def act():
         try:
-            sending = lambda: [int(begun.read_text() or 0)] if begun.exists() else []  # noqa: E731
-            client = await_pid(computing if case.inside else sending)
-            case.tamper(Scene(scene.lab, scene.server, client))
+            wait_for(client, 30.0)
+            case.tamper(Scene(scene.lab, scene.server, client()[0]))
         except BaseException as error:
             failures.append(error)
         finally:

@@ -198,17 +198,17 @@ def test_an_offload_is_restored_also_after_a_kill_and_where_its_device_is_gone(
     host.run("ip", "link", "add", "lkt0", "type", "veth", "peer", "name", "lkt1")
     try:
         with Settings(host, label, journal=book) as tuning:
-            assert tuning.set_offload("lkt0", OFFLOAD, "off") and offload() == "off"
-            assert not tuning.set_offload("lkt0", "no-such", "off")
-            assert not tuning.set_offload("lkt2", OFFLOAD, "off") and len(tuning.notes) == 2
+            assert tuning.set_file(f"lkt0 {OFFLOAD}", "off") and offload() == "off"
+            assert not tuning.set_file("lkt0 no-such", "off")
+            assert not tuning.set_file(f"lkt2 {OFFLOAD}", "off") and len(tuning.notes) == 2
         assert offload() == "on"
-        assert Settings(host, label, journal=book).set_offload("lkt0", OFFLOAD, "off")
-        assert [one.state for one in restore(host, journal=book)] == ["restored"]
+        assert Settings(host, label, journal=book).set_file(f"lkt0 {OFFLOAD}", "off")
+        assert restore(host, journal=book) == [f"lkt0 {OFFLOAD}: restored"]
         assert offload() == "on"
-        assert Settings(host, label, journal=book).set_offload("lkt0", OFFLOAD, "off")
+        assert Settings(host, label, journal=book).set_file(f"lkt0 {OFFLOAD}", "off")
     finally:
         host.run("ip", "link", "del", "lkt0")
-    assert [one.state for one in restore(host, journal=book)] == ["gone"]
+    assert restore(host, journal=book) == [f"lkt0 {OFFLOAD}: gone"]
 
 
 # Captures of the first study's exchanges.

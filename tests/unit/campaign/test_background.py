@@ -52,7 +52,7 @@ def test_it_begins_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
     with prepared(tmp_path, *command) as one:
         ready = one.ready()
         # It has slept its time, and is stopped all the same.
-        pid = (folder / "held").read_text().split()[0]
+        pid = (folder / "client").read_text().strip()
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         assert state == "T" and not begun.exists()
         result = HOST.run(*ready.argv, check=False)

@@ -46,7 +46,7 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     """
     stopped, flags = tmp_path / "stopped", tmp_path / "flags"
     monkeypatch.setattr(window, "LATE", 1.0)
-    script = 'until [ -e "$0" ]; do sleep 0.01; done'
+    script = 'until [ -e "$0" ]; do sleep 0.01; done; touch "$0.ended"'
     pid = os.fork()
     if not pid:
         try:
@@ -60,7 +60,7 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
             time.sleep(0.01)
         os.kill(pid, signal.SIGSTOP)
         stopped.touch()
-        while not (tmp_path / "window" / "status").exists():
+        while not (tmp_path / "stopped.ended").exists():
             time.sleep(0.01)
         time.sleep(3.0)
         os.kill(pid, signal.SIGCONT)

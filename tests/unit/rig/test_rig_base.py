@@ -15,7 +15,7 @@ from labkit.errors import Interrupted, RigError, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.placement import bare, container, docker
-from labkit.rig import Rig, auto, base, virtual
+from labkit.rig import Rig, auto, virtual
 
 
 def target(engine: str | None = "unix:///run/engine.sock") -> Target:
@@ -167,6 +167,6 @@ def test_a_rig_whose_engine_does_not_answer_has_no_facts(
     """A plan without it, or without its containerd, could not be resumed once it answers."""
     rig = make_rig(hosts={"sut": LocalHost("sut")}, targets={"sut": target()})
     answers = {"stable": {"engine": engine}}
-    monkeypatch.setattr(base, "collect_facts", lambda host, **options: answers)
+    monkeypatch.setattr(LocalHost, "call", lambda host, function, **options: answers)
     with pytest.raises(RigError, match="the engine does not answer"):
         rig.facts()

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost, Result
@@ -34,19 +32,19 @@ PLACEMENTS = {
     "lxc bridge": container("lxc", "bridge"),
 }
 DIGEST, ROOT = RECORDED["docker host"]["image"], RECORDED["bare chroot"]["root"]
-NETWORKS = {"bridge": LAYER2, **VIRTUAL}
 
 
-def instance(placement: Placement) -> Instance:
+def instance(placement: Placement, **more: Storage) -> Instance:
     address = "198.18.0.4" if placement == bare() else "198.18.0.3"
     images = {"net": Image("net", "labkit/net", DIGEST, ROOT)}
-    target = Target(LocalHost(), address, networks=NETWORKS, images=images)
+    networks = {"bridge": LAYER2, **VIRTUAL}
+    target = replace(Target(LocalHost(), address, networks=networks, images=images), **more)
     return Instance(target, placement, sockperf.server("spin"), "1", "trial-0-recorded")
 
 
-def expected(placement: Placement, group: str = "0" * 64) -> verify.Facts:
+def expected(placement: Placement, group: str = "0" * 64, **more: Storage) -> verify.Facts:
     """Return what the engine expects of a placement on the recorded host."""
-    return RUNTIMES[placement.runtime].expect(instance(placement), Started(1, group))
+    return RUNTIMES[placement.runtime].expect(instance(placement, **more), Started(1, group))
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
@@ -62,22 +60,18 @@ def test_only_the_recorded_placement_passes(name: str) -> None:
 def test_what_is_read_follows_from_what_is_expected() -> None:
     facts = {"control group": "none", "mount at /data": "/disk/bind/1"}
     read = observed(instance(docker("overlay")), Started(7, "id"), facts)
-    assert read["group"] == "" and read["source"] == "/disk/bind/1"
+    assert (read["group"], read["source"]) == ("", "/disk/bind/1")
     assert (read["pid"], read["container"]) == (7, "id")
-    assert read["sandboxes"] == NETWORKS["overlay"].sandboxes
+    assert read["sandboxes"] == VIRTUAL["overlay"].sandboxes
 
 
-def test_seccomp_and_storage_are_expected() -> None:
+def test_seccomp_storage_and_networks_between_hosts_are_expected() -> None:
     for seccomp, words in (("default", "yes"), ("unconfined", "none")):
         assert expected(docker().with_seccomp(seccomp))["seccomp filter"] == words
-    place = instance(docker(storage="bind"))
-    stored = replace(place.target, storage=Storage("bind", "overlay2", "ext4", "/disk"))
-    facts = RUNTIMES["docker"].expect(replace(place, target=stored), Started(1))
+    bound = Storage("bind", "overlay2", "ext4", "/disk")
+    facts = expected(docker(storage="bind"), storage=bound)
     assert (facts["storage driver"], facts["file system of /data"]) == ("overlay2", "ext4")
     assert str(facts["mount at /data"]).startswith("/disk/bind/net-")
-
-
-def test_a_network_between_hosts_is_expected() -> None:
     overlay = Network("overlay", "198.18.9.0/24", "198.18.9.10", remotes=("198.18.0.5",))
     facts = verify.of_process(instance(docker("overlay")), overlay)
     assert facts["tunnel"] == facts["tunnel to 198.18.0.5"] == "yes"
@@ -85,18 +79,12 @@ def test_a_network_between_hosts_is_expected() -> None:
     assert weave["router to 198.18.0.5"] == ("fastdp", "sleeve")
 
 
-@given(st.integers(2, 262_144), st.booleans())
-def test_weights_of_either_version_and_conversion(shares: int, linear: bool) -> None:
-    words = verify.of_limits(Limits(shares=shares))["CPU weight"]
-    assert {f"{shares} shares", f"{weight(shares, linear=linear)} weight"} <= set(words)
-
-
 @pytest.mark.parametrize(
     ("printed", "converted"),
     [("runc version 1.1.5+ds1\nspec: 1.0.2", 39), ("runc version 1.3.3-0ubuntu1", 100), ("", 39)],
 )
-def test_weights_follow_the_version_of_runc(printed: str, converted: int) -> None:
-    """As its developers state them: 2,000 shares are 77 before 1.3.2, and 170 from then on."""
+def test_limits_are_converted_as_runc_and_the_kernel_do(printed: str, converted: int) -> None:
+    """As runc's developers state it: 2,000 shares are 77 before 1.3.2, and 170 from then on."""
 
     class Printing(LocalHost):
         def run(self, *argv: str, **options: object) -> Result:
@@ -105,11 +93,9 @@ def test_weights_follow_the_version_of_runc(printed: str, converted: int) -> Non
     target = Target(Printing(), "198.18.0.2")
     assert target.cpu_weight(1024) == converted and target.cpu_weight(None) is None
     assert [weight(2000, linear=linear) for linear in (True, False)] == [77, 170]
-
-
-def test_memory_limits_are_rounded_down_to_pages() -> None:
-    words = verify.of_limits(Limits(memory=100_000_000))["memory limit"]
-    assert words == ("99999744", "99991552", "99942400")
+    facts = verify.of_limits(Limits(shares=1024, memory=100_000_000))
+    assert {"1024 shares", f"{converted} weight"} <= set(facts["CPU weight"])
+    assert facts["memory limit"] == ("99999744", "99991552", "99942400")
 
 
 def test_a_change_in_a_window_is_an_error_with_every_change() -> None:
