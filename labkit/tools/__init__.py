@@ -5,14 +5,5 @@ from labkit.placement import waiting
 from labkit.tools.applications import APPLICATIONS, families, measure_in_turn, with_tools
 from labkit.tools.base import Client, Measurement, one_of
 
-__all__ = [
-    "APPLICATIONS",
-    "Client",
-    "Measurement",
-    "ToolOutput",
-    "families",
-    "measure_in_turn",
-    "one_of",
-    "waiting",
-    "with_tools",
-]
+__all__ = ["APPLICATIONS", "Client", "Measurement", "ToolOutput", "families"]
+__all__ += ["measure_in_turn", "one_of", "waiting", "with_tools"]

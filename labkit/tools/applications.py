@@ -12,16 +12,30 @@ from typing import Any
 
 from labkit.hosts import Host
 from labkit.placement import Placement, Workload, waiting
-from labkit.tools import h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
+from labkit.tools import h2load, iperf3, memcached, memtier, pgbench, wrk2
 from labkit.tools.base import Client, Measurement, first_built, one_of
 from labkit.tools.parsing import flag
 
 #: From this share of its CPUs on, a load is flagged as the possible bottleneck.
 SATURATED = 0.95
-#: The tools that a study may ask for, by family; the first is the default.
+#: The tools of each family of applications with one server; the first is the default. Each has
+#: `TOOL`, `probe`, `SERVER` and `load`.
 TOOLS: Mapping[str, Mapping[str, ModuleType]] = {
+    "iperf3": {iperf3.TOOL: iperf3},
     "memcached": {"labkit": memcached, memtier.TOOL: memtier},
     "nginx": {h2load.TOOL: h2load, wrk2.TOOL: wrk2},
+    "postgresql": {pgbench.TOOL: pgbench},
+}
+#: The options of each load; defaults of its tool are the paper's where it has them.
+_LOADS: Mapping[str, Mapping[str, Any]] = {
+    "iperf3 tcp": {"protocol": "tcp"},
+    "iperf3 udp": {"protocol": "udp"},
+    "memcached text": {"protocol": "text"},
+    "memcached binary": {"protocol": "binary"},
+    "nginx 1 KB": {"file": "1k"},
+    "nginx 1 MB": {"file": "1m"},
+    "postgresql 300/s": {"rate": 300},
+    "postgresql 500/s": {"rate": 500},
 }
 
 
@@ -29,20 +43,15 @@ TOOLS: Mapping[str, Mapping[str, ModuleType]] = {
 class Application:
     """A server, and the load that measures it, with its tool's name and probe.
 
-    Applications of a family share a server. Defaults of a load are the paper's where it has them.
+    Applications of a family share a server.
     """
 
     name: str
+    family: str
     tool: str
     probe: Callable[[Host], str]
-    server: Callable[[], Workload]
+    server: Workload
     load: Callable[..., Client]
-    options: Mapping[str, Any]
-
-    @property
-    def family(self) -> str:
-        """The applications with the same server."""
-        return self.name.split()[0]
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
         """Return the load on a server, to be run inside a placement; options are the load's.
@@ -52,7 +61,7 @@ class Application:
         and ``reached``, the achieved share; ``lost_share``; statistics of ``latency_ns``,
         ``set_latency_ns`` and ``get_latency_ns``; and the tool's own.
         """
-        client = self.load(address, seconds=seconds, **{**self.options, **options})
+        client = self.load(address, seconds=seconds, **{**_LOADS[self.name], **options})
 
         def parse(stdout: str, log: str) -> Measurement:
             found = client.parse(stdout, log)
@@ -70,24 +79,15 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     A tool of `TOOLS` by family, or several, as in ``"wrk2 or h2load"``: the first that images have.
     """
     for family in tools:
-        one_of("family with several tools", family, tuple(TOOLS))
-    cache, web = (
-        known[first_built(tools.get(family, next(iter(known))), tuple(known))]
+        one_of("family", family, tuple(TOOLS))
+    chosen = {
+        family: known[first_built(tools.get(family, next(iter(known))), tuple(known))]
         for family, known in TOOLS.items()
-    )
-    found: dict[str, tuple[ModuleType, Callable[[], Workload], Callable[..., Client], Any]] = {
-        "iperf3 tcp": (iperf3, iperf3.server, iperf3.stream, {"protocol": "tcp"}),
-        "iperf3 udp": (iperf3, iperf3.server, iperf3.stream, {"protocol": "udp"}),
-        "memcached text": (cache, memcached.server, cache.closed_loop, {"protocol": "text"}),
-        "memcached binary": (cache, memcached.server, cache.closed_loop, {"protocol": "binary"}),
-        "nginx 1 KB": (web, nginx.server, web.constant_rate, {"file": "1k"}),
-        "nginx 1 MB": (web, nginx.server, web.constant_rate, {"file": "1m"}),
-        "postgresql 300/s": (pgbench, pgbench.server, pgbench.transactions, {"rate": 300}),
-        "postgresql 500/s": (pgbench, pgbench.server, pgbench.transactions, {"rate": 500}),
     }
+    named = {name: chosen[name.split()[0]] for name in _LOADS}
     return {
-        name: Application(name, tool.TOOL, tool.probe, *rest)
-        for name, (tool, *rest) in found.items()
+        name: Application(name, name.split()[0], one.TOOL, one.probe, one.SERVER, one.load)
+        for name, one in named.items()
     }
 
 
@@ -121,8 +121,7 @@ def measure_in_turn(
     order = deque(applications)
     measured: dict[str, Measurement] = {}
     order.rotate(-trial.turn)
-    workload = order[0].server()
-    at = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
+    workload, at = order[0].server, {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
     with (
         trial.serve(workload, placement) as server,
         trial.serve(waiting(workload.image), placement, **at) as client,

@@ -12,27 +12,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from labkit import errors
 from labkit.errors import ToolMissing, UsageError, suggestion
 from labkit.hosts import Host
 from labkit.paths import project
 from labkit.process import announce
+from labkit.tools.parsing import Column, plain
+
+#: Debian's interpreter, which runs the programs of ``labkit/tools/programs`` in every image.
+PYTHON = "/usr/bin/python3"
+#: Tools that no distribution packages: images get what is in ``containers/apps/local``.
+UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
 
 
 @dataclass(frozen=True)
 class Measurement:
     """Samples and metrics of one trial.
 
-    Samples are columns of int64, such as ``rtt_ns``; metrics are one number per trial. `messages`,
-    those of the warm-up included, divide the evidence per operation. `also` holds other conditions
-    that the same trial measured, a row each: their levels that differ, and their metrics.
-    `mechanisms` is evidence that the tool took itself, such as how fast its CPU was.
+    Samples are columns such as ``rtt_ns``; metrics are one number per trial. `messages`, with those
+    of the warm-up, divide the evidence per operation. `also` holds other conditions that the trial
+    measured, a row each: their levels that differ, and their metrics. `mechanisms` is evidence that
+    the tool took itself, such as how fast its CPU was.
     """
 
-    samples: Mapping[str, NDArray[np.int64]]
+    samples: Mapping[str, Column]
     metrics: Mapping[str, float] = field(default_factory=dict)
     messages: int = 0
     flags: tuple[str, ...] = ()
@@ -70,12 +73,6 @@ class Client:
     fifo: int = 0
 
 
-#: Debian's interpreter, which runs the programs of ``labkit/tools/programs`` in every image.
-PYTHON = "/usr/bin/python3"
-#: Tools that no distribution packages: images get what is in ``containers/apps/local``.
-UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
-
-
 def python(program: str, action: str, **options: object) -> tuple[str, ...]:
     """Return the command that calls a function of a file of ``labkit/tools/programs``."""
     text = (Path(__file__).parent / "programs" / f"{program}.py").read_text()
@@ -89,7 +86,7 @@ def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]
 
     def probe(host: Host) -> str:
         result = host.run(*argv, check=False)
-        printed = re.sub(r"\x1b\[[\d;]*m", "", result.stdout + result.stderr)
+        printed = plain(result.stdout + result.stderr)
         match = re.search(pattern, printed)
         if result.status == 127 or match is None:
             where, why = f"host {host.name}", printed.strip()[-300:]

@@ -1,9 +1,13 @@
-"""UDP datagrams at a set rate, numbered, and the sink in which they end.
+"""UDP datagrams at a set rate, numbered; the hops that forward them; and the sink at their end.
 
-The generator is sockperf's mode ``throughput``: an open loop that keeps to a schedule, spinning on
-its CPU in between, and sends at once what is late, so that the mean rate is the requested one
-unless the CPU is exhausted. A datagram begins with its number (8 bytes in network byte order, from
-1 on). The tool first sleeps for two seconds, which `Trial.prepare` lets happen before the window.
+The generator is sockperf's mode ``throughput``: an open loop that spins until a datagram is due and
+sends at once what is late, so that the mean rate is the requested one unless the CPU is exhausted.
+A datagram begins with its number (8 bytes in network byte order, from 1 on). The tool first sleeps
+for two seconds, which `Trial.prepare` lets happen before the window.
+
+A hop is socat. Neither of its ends connects: ``UDP-LISTEN`` would keep to the first sender or run a
+process for each, and with ``UDP4`` a next hop that is not up yet would end the process. Version
+1.7.4.4 makes 16 system calls per datagram.
 
 The sink is a socket that drops everything by a filter, and so counts it (``socket_drops`` of the
 evidence): no answer goes out, no datagram is queued, no process wakes up. It needs neither firewall
@@ -15,18 +19,15 @@ from functools import partial
 
 from labkit.errors import UsageError
 from labkit.placement import Workload
-from labkit.tools import sockperf
-from labkit.tools.base import Client, Measurement, Prestart, python
-from labkit.tools.parsing import flag, json_in, reading, shortfall
+from labkit.tools.base import Client, Measurement, Prestart, prober, python
+from labkit.tools.parsing import flag, json_in, plain, reading, shortfall
 
-#: Slept before, and waited after, in seconds.
-_BEFORE, _AFTER = 2.0, 0.1
-#: Seconds at the end of sending that do not count where a rate is measured.
-_END = 0.2
+#: Slept before, waited after, and not counted at the end of sending, in seconds.
+_BEFORE, _AFTER, _END = 2.0, 0.1, 0.2
 _TOTAL = r"^sockperf: Total of (\d+) messages sent in (\d+\.\d{3}) sec(?: \((\d+) .*skipped\))?\s*$"
 _RATE = r"^sockperf: Summary: Message Rate is (\d+) \[msg/sec\].*\nsockperf: .* \d+\.\d+ MBps"
 
-probe = sockperf.probe
+probe = prober(r"socat version (\S+)", "socat", "-V")
 
 
 def line_rate(size: int, bits_per_s: float = 1e9) -> float:
@@ -37,10 +38,7 @@ def line_rate(size: int, bits_per_s: float = 1e9) -> float:
 
 
 def send(address: str, *, rate: int, size: int, seconds: int, port: int) -> Client:
-    """Return the generator: numbered datagrams of `size` bytes at a constant rate, one way.
-
-    The tool's unit of time is whole seconds. A rate that fell short by more than 1 % is flagged.
-    """
+    """Return the generator: datagrams of `size` bytes at a constant rate, for whole seconds."""
     if not 14 <= size <= 1472:
         raise UsageError(f"{size} bytes are no payload of one frame", remedy="14 to 1472 bytes")
     argv = f"sockperf throughput -i {address} -p {port} --mps {rate} -m {size} -t {seconds}".split()
@@ -51,7 +49,7 @@ def send(address: str, *, rate: int, size: int, seconds: int, port: int) -> Clie
 
 def parse(stdout: str, log: str = "", *, rate: int = 0) -> Measurement:
     """Read ``sent``, ``sent_per_s`` and ``send_seconds``; ``messages`` is the number sent."""
-    text = sockperf.plain(stdout)
+    text = plain(stdout)
     with reading("sockperf", text):
         total, last = (re.search(pattern, text, re.MULTILINE) for pattern in (_TOTAL, _RATE))
         if total is None or last is None:
@@ -64,6 +62,13 @@ def parse(stdout: str, log: str = "", *, rate: int = 0) -> Measurement:
     flags += flag(f"{total[3]} datagrams were not sent in their turn", total[3])
     metrics = {"sent": float(sent), "sent_per_s": reached, "send_seconds": seconds}
     return Measurement({}, metrics, sent, flags)
+
+
+def forwarder(port: int, next_address: str, next_port: int) -> Workload:
+    """Return a hop: what arrives at its UDP port goes on to the next, in new datagrams."""
+    # It takes any payload of an Ethernet frame.
+    ends = (f"UDP4-RECV:{port}", f"UDP4-SENDTO:{next_address}:{next_port}")
+    return Workload(("socat", "-u", "-b", "1500", *ends), port, image="net")
 
 
 def sink(port: int) -> Workload:
@@ -80,11 +85,9 @@ def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
     """
     middle = seconds - settle - _END
     if not (settle > 0 and middle > 0):
-        raise UsageError(
-            f"nothing is left of {seconds:g} s to count in",
-            why=f"{settle:g} s are left out at the beginning and {_END:g} s at the end",
-            remedy="send for longer",
-        )
+        why = f"{settle:g} s are left out at the beginning and {_END:g} s at the end"
+        what = f"nothing is left of {seconds:g} s to count in"
+        raise UsageError(what, why=why, remedy="send for longer")
     argv = python("datagram_sink", "count", pid=pid, settle=settle, middle=middle, end=_END)
     return Client(argv, sink, seconds + _AFTER, parse_watch)
 

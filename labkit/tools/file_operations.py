@@ -3,17 +3,16 @@
 from labkit.tools.base import PYTHON, Client, Measurement, one_of, prober, python
 from labkit.tools.parsing import document, reading
 
-#: ``flush`` hands what was written to the kernel; ``fsync`` waits until it is on the disk. Each
-#: with an upper bound of its duration in seconds.
+#: What hands data to the kernel, or waits until they are on the disk, and at most for how long (s).
 FLUSHES = {"flush": 1e-5, "fsync": 5e-3}
 
 probe = prober(r"Python (\S+)", PYTHON, "--version", package="python3")
 
 
 def write(*, size_b: int, count: int, flush: str = "flush") -> Client:
-    """Return the client that writes to one open file repeatedly, and removes it.
+    """Return the client that writes to one open file repeatedly, flushes (timed), and removes it.
 
-    `flush` (or fsync) follows each write and is timed with it; `count` are kept after a warm-up.
+    `count` times are kept after a warm-up.
     """
     one_of("flush", flush, tuple(FLUSHES))
     each = FLUSHES[flush] + size_b / 200e6
@@ -26,10 +25,7 @@ def open_close(*, count: int, path: str) -> Client:
 
 
 def first_write(*, folder: str, size_b: int, files: int) -> Client:
-    """Return the client that writes 1,024 bytes to the start of each file, for the first time.
-
-    The folder holds nothing but so many files of `size_b` bytes.
-    """
+    """Return the client that first writes to each of a folder's `files` of `size_b` bytes."""
     seconds = files * (0.02 + 2 * size_b / 100e6)
     return _client("first_write", seconds, folder=folder, written_b=1024)
 
@@ -64,7 +60,5 @@ def parse(stdout: str, log: str = "") -> Measurement:
     """
     with reading("file operations", stdout):
         found, samples = document(stdout)
-        if any(not len(values) or (values <= 0).any() for values in samples.values()):
-            raise ValueError("it has no times, or one that is not positive")
-        speed, done = {"reference_ns": float(found["reference_ns"])}, int(found["done"])
-    return Measurement(samples, messages=done, mechanisms=speed)
+        speed = {"reference_ns": float(found["reference_ns"])}
+        return Measurement(samples, messages=int(found["done"]), mechanisms=speed)

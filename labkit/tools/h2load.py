@@ -4,12 +4,11 @@ Each connection has its own schedule: a request every connections / rate seconds
 time. The connections are opened over most of the first such interval, so that all requests are
 spread over it; given a duration, the tool would open all at once, and send bursts.
 
-A latency counts from the moment at which a request was handed to its connection. A request that is
-due while its connection still waits is handed over only then, and that wait is not in its latency
-(coordinated omission): ``held_up`` counts the requests that took longer than the interval.
-``late_ns`` is the delay behind the rate since the first request, up to 10 ms of which come from
-connections that were opened late. The log is of the wall clock, which somebody may set, while the
-tool paces its requests by another: a step is taken out.
+A request that is due while its connection still waits is handed over only then, and that wait is
+not in its latency (coordinated omission): ``held_up`` counts the requests that took longer than the
+interval. ``late_ns`` is the delay behind the rate since the first request, up to 10 ms of which
+come from connections that were opened late. The log is of the wall clock, which somebody may set,
+while the tool paces its requests by another: a step is taken out.
 """
 
 import re
@@ -18,13 +17,13 @@ from functools import partial
 import numpy as np
 
 from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.nginx import url
+from labkit.tools.nginx import SERVER, url
 from labkit.tools.parsing import Column, flag, latency, reading, rows, scheduled, shortfall
 from labkit.tools.repeat import once
 
+__all__ = ["SERVER", "TOOL", "load", "parse", "probe"]
 TOOL = "h2load"
-#: Seconds of load before the measured time; and for answers after the last request is due, before
-#: the tool is ended.
+#: Seconds of load before the measured time, and for answers before the tool is ended.
 WARMUP, GRACE = 0.5, 0.5
 #: The shortest step of the wall clock that is told from a late request (us); the most in a run.
 _STEP_US, _MOST_STEPS = 5_000, 2
@@ -34,13 +33,13 @@ _BODY = re.compile(r"^once: traffic: .*\((\d+)\) data$", re.MULTILINE)
 probe = prober(r"nghttp2/(\S+)", TOOL, "--version", package="nghttp2-client")
 
 
-def constant_rate(
+def load(
     address: str, *, file: str, seconds: float, rate: int = 3000, connections: int = 100
 ) -> Client:
     """Return the client: `rate` requests per second of a file, over all connections.
 
-    After `WARMUP` it measures for so many seconds, and ends in that time, whatever the server does.
-    One request before the load tells the size of an answer: a page about a missing file is small.
+    It ends in the planned time, whatever the server does. One request before the load tells the
+    size of an answer: a page about a missing file is small.
     """
     # Connections are opened at the rate, as each sends its first request at once.
     at_once = min(connections, max(1, round(rate / 1000)))
@@ -55,20 +54,19 @@ def constant_rate(
 
 
 def parse(
-    stdout: str, log: str, *, rate: int, seconds: float, connections: int, warmup: float = 0.0
+    stdout: str, log: str, *, rate: float, seconds: float, connections: int, warmup: float = 0.0
 ) -> Measurement:
-    """Read the answered requests of the measured time, `warmup` seconds after the first.
+    """Read the log's requests that were begun in the measured time, from which ``start_ns`` counts.
 
-    ``start_ns`` counts from its beginning, ``late_ns`` from when a request was due, and so does
-    ``due_latency_ns``. ``achieved_per_s`` counts answers that ended in it, ``failed`` requests
-    without an answer, ``not_200`` other answers than the file.
+    ``due_latency_ns`` counts from when a request was due, ``achieved_per_s`` answers that ended in
+    the time, ``failed`` requests without an answer, ``not_200`` other answers than the file.
     """
     with reading(TOOL, stdout, log):
         if "starting benchmark" not in stdout:
             raise ValueError("it did not start")
         start, status, took = rows(log, ("start", "status", "took"), "\t").values()
         counts = _DONE.search(stdout)
-        done, errored, timeout = map(int, counts.groups()) if counts else (len(status), 0, 0)
+        done, *without = map(int, counts.groups()) if counts else [len(status)]
         if done != len(status):
             raise ValueError(f"its log has {len(status)} of {done} requests")
         if (took[status > 0] <= 0).any() or not (status > 0).any():
@@ -77,18 +75,19 @@ def parse(
             raise ValueError("the times of its log go back: was the wall clock set?")
         order = np.argsort(start, kind="stable")
         start, status, took = start[order] - start.min(), status[order], took[order]
+        answered = status > 0
+        unlogged = sum(without) - int((~answered).sum())
         due, slow = np.arange(len(start)) * 1_000_000 // rate, took * rate > connections * 1_000_000
         # Connections that wait for answers are late for good, as after a step of the clock.
         steps = _steps(start - due, connections) * (not slow.any())
         start -= np.cumsum(steps)
-        late = np.maximum(start - due, 0)
         begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
-        answered, measured = status > 0, (start >= begin) & (start < end)
-        kept = measured & answered
-        ended = answered & (start + took >= begin) & (start + took < end)
-        metrics = scheduled("requests_per_s", float(ended.sum() / seconds), float(rate))
-        samples = {"start_ns": start - begin, "late_ns": late, "latency_ns": took}
-        samples = {name: values[kept] * 1000 for name, values in samples.items()}
+        measured = (start >= begin) & (start < end)
+        kept, ends = measured & answered, start + took
+        ended = int((answered & (ends >= begin) & (ends < end)).sum())
+        metrics = scheduled("requests_per_s", ended / seconds, float(rate))
+        samples = {"start_ns": start - begin, "late_ns": np.maximum(start - due, 0)}
+        samples = {name: one[kept] * 1000 for name, one in {**samples, "latency_ns": took}.items()}
         metrics |= latency(samples["latency_ns"])
         metrics |= latency(samples["latency_ns"] + samples["late_ns"], "due_latency_ns")
         if kept.any():
@@ -96,7 +95,7 @@ def parse(
         if body := _BODY.search(stdout):
             metrics["body_b"] = float(body[1])
             metrics["throughput_mbit_per_s"] = float(body[1]) * metrics["achieved_per_s"] * 8e-6
-    flags, unlogged = shortfall(metrics["achieved_per_s"], rate), errored + timeout
+    flags = shortfall(metrics["achieved_per_s"], rate)
     for name, which, words in (
         ("failed", measured & ~answered, "requests failed"),
         ("not_200", kept & (status != 200), "answers were not the file"),
@@ -104,7 +103,6 @@ def parse(
     ):
         metrics[name] = float(which.sum())
         flags += flag(f"{which.sum()} of {measured.sum()} {words}", which.any())
-    unlogged -= int((~answered).sum())
     flags += flag(f"{unlogged} requests failed before they were logged", unlogged > 0)
     for step in steps[steps > 0]:
         flags += flag(f"the clock was set forward by {step / 1000:,.0f} ms")

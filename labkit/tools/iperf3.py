@@ -1,7 +1,7 @@
 """iperf3: throughput of TCP, or of UDP at a rate, as the receiver counts it; Mbit/s of 10^6 bits.
 
 The client sends. Both ends report over a TCP connection to the same port as the data: a published
-port must be published for both protocols, as `server` requests.
+port must be published for both protocols.
 """
 
 import math
@@ -14,21 +14,19 @@ from labkit.tools.parsing import json_in, reading, shortfall
 TOOL, PORT = "iperf3", 5201
 #: By how much the counts of both ends may differ: a part is on its way at the end.
 _UNDER_WAY = 0.03
+#: It takes one test after the other.
+SERVER = Workload(
+    (TOOL, "--server", "-4", "--port", str(PORT)), PORT, "tcp", "apps", second_protocol="udp"
+)
 
 probe = prober(r"iperf (\d\S*)", TOOL, "--version")
 
 
-def server() -> Workload:
-    """Return the server, which takes one test after the other."""
-    argv = f"iperf3 --server -4 --port {PORT}".split()
-    return Workload(tuple(argv), PORT, "tcp", "apps", second_protocol="udp")
-
-
-def stream(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) -> Client:
+def load(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) -> Client:
     """Return the client that sends for whole seconds: a TCP stream, or UDP at a rate of payload.
 
     It sends datagrams in equal parts each millisecond; TCP, and UDP at a rate of 0, as fast as it
-    can. The receiver's losses are the measured value: only a sender that was too slow is flagged.
+    can. Losses are what is measured: only a sender that was too slow is flagged.
     """
     argv = f"iperf3 --client {address} -4 --port {PORT} --json --time {seconds}".split()
     if protocol == "tcp":
@@ -45,17 +43,17 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement
         if "error" in report:
             raise ValueError(str(report["error"]))
         end = report["end"]
-        sent, received = end["sum_sent"], end["sum_received"]
+        sent, received, use = end["sum_sent"], end["sum_received"], end["cpu_utilization_percent"]
         if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
             raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
         metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
         metrics |= {"sent_mbit_per_s": sent["bits_per_second"] / 1e6}
         if report["start"]["test_start"]["protocol"] == "UDP":
             total, arrived = end["sum"], received["bytes"] / sent["bytes"]
-            loss, lost, packets = (
-                total["lost_percent"] / 100,
-                total["lost_packets"],
+            packets, lost, loss = (
                 total["packets"],
+                total["lost_packets"],
+                total["lost_percent"] / 100,
             )
             counted = (received["packets"] - received["lost_packets"]) / packets
             if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
@@ -69,8 +67,7 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement
             metrics["retransmits"] = sent["retransmits"]
         for name, theirs in {"client": "host", "server": "remote"}.items():
             for suffix, kind in {"": "total", "_user": "user", "_system": "system"}.items():
-                use = end["cpu_utilization_percent"][f"{theirs}_{kind}"]
-                metrics[f"tool_{name}_cpu{suffix}"] = use / 100
+                metrics[f"tool_{name}_cpu{suffix}"] = use[f"{theirs}_{kind}"] / 100
         metrics = {name: float(value) for name, value in metrics.items()}
         if not all(map(math.isfinite, metrics.values())):
             raise ValueError("a number is missing")

@@ -9,10 +9,11 @@ from functools import partial
 from itertools import pairwise
 
 from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.memcached import PORT, SIZE
+from labkit.tools.memcached import PORT, SERVER, SIZE
 from labkit.tools.parsing import check_duration, flag, json_in, reading
 from labkit.tools.repeat import once
 
+__all__ = ["SERVER", "TOOL", "load", "parse", "probe"]
 TOOL = "memtier_benchmark"
 #: The percentiles that it is asked for, in the names of its file.
 _QUANTILES = {"median": "p50.00", "p90": "p90.00", "p95": "p95.00", "p99": "p99.00"}
@@ -21,7 +22,7 @@ _QUANTILES |= {"p999": "p99.90"}
 probe = prober(r"memtier_benchmark (\S+(?: sha=\w+)?)", TOOL, "--version")
 
 
-def closed_loop(
+def load(
     address: str,
     *,
     protocol: str,
@@ -32,11 +33,10 @@ def closed_loop(
     gets: int = 10,
     keys: int = 10_000,
 ) -> Client:
-    """Return the client; options as `labkit.tools.memcached.closed_loop`.
+    """Return the client; options as `labkit.tools.memcached.load`.
 
-    All keys are stored first, by a run of its own of which each of 8 connections stores a part.
-    Without it, GETs would find more and more of the keys by the SETs of the run, and more of them
-    over a faster network.
+    All keys are stored first, by a run of its own: otherwise GETs would find ever more of the keys
+    by the SETs of the run, and more of them over a faster network.
     """
     server = f"{TOOL} -s {address} -p {PORT} -P memcache_{protocol} -d {SIZE}"
     server += f" --key-maximum={keys} --hide-histogram"
@@ -52,8 +52,8 @@ def closed_loop(
 def parse(stdout: str, log: str, *, stored: int = 0, seconds: float | None = None) -> Measurement:
     """Read the JSON file, which does not count the requests that `stored` the keys.
 
-    Metrics are as of `labkit.tools.memcached.parse`. ``tool_cpu`` is of the time in which it sent;
-    starting, some 0.2 s, counts too, so that the share of a short run may be above 1.
+    Metrics are as of `labkit.tools.memcached.parse`. The ``tool_cpu`` of a short run may be above
+    1, as starting (some 0.2 s) counts too.
     """
     with reading(TOOL, stdout, log, needs="memtier_benchmark 1.4"):
         if "\nALL STATS\n" not in stdout or not log.strip():
@@ -61,20 +61,21 @@ def parse(stdout: str, log: str, *, stored: int = 0, seconds: float | None = Non
         report = json_in(log)["ALL STATS"]
         if report["Runtime"].get("Interrupted") == "true":
             raise ValueError("it was interrupted")
+        check_duration(report["Runtime"]["Total duration"] / 1e3, seconds)
         sets, gets, both = report["Sets"], report["Gets"], report["Totals"]
-        total = int(both["Count"])
+        total, rate = int(both["Count"]), both["Ops/sec"]
         if total != sets["Count"] + gets["Count"]:
             raise ValueError(f"{sets['Count']} and {gets['Count']} are not {total} operations")
         # The file has 0 as the mean of all operations.
         took = sum(one["Count"] * one["Average Latency"] for one in (sets, gets))
         both["Average Latency"] = took / total
-        rate, missed = both["Ops/sec"], gets["Misses/sec"] / (gets["Hits/sec"] + gets["Misses/sec"])
+        missed = gets["Misses/sec"] / (gets["Hits/sec"] + gets["Misses/sec"])
         metrics = {"sets": sets["Count"], "gets": gets["Count"], "hits": 1 - missed}
         metrics |= {"operations_per_s": rate, "requests_per_s": rate}
         metrics |= {"throughput_mbit_per_s": both["KB/sec"] * 1024 * 8e-6}
         for prefix, kind in {"set_": sets, "get_": gets, "": both}.items():
-            printed_ms = kind["Percentile Latencies"]
-            quantiles = {n: printed_ms[key] for n, key in _QUANTILES.items() if key in printed_ms}
+            printed = kind["Percentile Latencies"]
+            quantiles = {name: printed[key] for name, key in _QUANTILES.items() if key in printed}
             ordered = {"min": kind["Min Latency"], **quantiles, "max": kind["Max Latency"]}
             # A step of its histogram may be off by some per cent, and by 16 us.
             wrong = any(a > b * 1.05 + 0.016 for a, b in pairwise(ordered.values()))
@@ -82,7 +83,6 @@ def parse(stdout: str, log: str, *, stored: int = 0, seconds: float | None = Non
                 raise ValueError(f"the latencies are not in order: {ordered} ms")
             for name, ms in {"mean": kind["Average Latency"], **ordered}.items():
                 metrics[f"{prefix}latency_ns_{name}"] = round(ms * 1e6)
-        check_duration(report["Runtime"]["Total duration"] / 1e3, seconds)
         errors = int(both.get("Connection Errors", 0))
     flags = flag(f"{errors} connection errors", errors)
     flags += flag(f"{missed:.0%} of the GETs found nothing", missed >= 0.005)

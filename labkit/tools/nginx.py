@@ -33,11 +33,8 @@ http {{
     server {{ listen 0.0.0.0:{PORT}; root .; }}
 }}
 """
-
-
-def server() -> Workload:
-    """Return the server in the foreground, with one worker; its main process holds the socket."""
-    return Workload(tuple(script(_START, _CONFIG)), PORT, "tcp", "apps")
+#: In the foreground, with one worker; its main process holds the socket.
+SERVER = Workload(tuple(script(_START, _CONFIG)), PORT, "tcp", "apps")
 
 
 def url(address: str, file: str) -> str:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from labkit.errors import ToolOutput
 
 Column = NDArray[np.int64]
-
+#: The errors of readers; `RecursionError` is of JSON.
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 #: A line in which a tool says that its run is not to be used.
 _FAILURE = re.compile(
     r"^(?:[\w+-]+: (?:error|fatal)\b|.*\b(?:was aborted|unsuccessful|untrustworthy)\b).*$",
@@ -42,19 +43,15 @@ def reading(tool: str, text: str, log: str = "", *, needs: str = "") -> Iterator
         if failure := _FAILURE.search(text):
             raise ValueError(f"it reports a failure: {failure[0].strip()}")
         yield
-    except (
-        *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
-        RecursionError,  # of JSON
-    ) as error:
+    except _WRONG as error:
         shown = text.strip() or log.strip() or "(nothing)"
         shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
-        found = _VERSION.search(text)
-        says = f"; this says {found[1]}" if found else ""
-        needed = f"needs {needs} or later{says}; " if needs else ""
+        says = "".join(f"; this says {version}" for version in _VERSION.findall(text)[:1])
         raise ToolOutput(
             f"cannot read the output of {tool}",
             why=f"there is no result ({error!r}); it printed: {shown}",
-            remedy=f"{needed}see the trial's raw output; run the same command in the image by hand",
+            remedy=(f"needs {needs} or later{says}; " if needs else "")
+            + "see the trial's raw output; run the same command in the image by hand",
             evidence={"stdout": text[-4000:], "log": log[:2000]},
         ) from None
 
@@ -70,35 +67,30 @@ def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_in(text: str) -> dict[str, Any]:
-    """Return the first JSON object that begins a line of a text."""
+    """Return the JSON object that begins the first line with a brace."""
     # C prints numbers that JSON does not have, such as -nan.
-    plain = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
-    decoder, failures = json.JSONDecoder(object_pairs_hook=unique), []
-    for start in re.finditer(r"^\{", plain, re.MULTILINE):
-        try:
-            found: dict[str, Any] = decoder.raw_decode(plain, start.start())[0]
-            return found
-        except ValueError as error:
-            failures.append(error)
-    raise failures[0] if failures else ValueError("there is no JSON object")
+    number = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
+    start = re.search(r"^\{", number, re.MULTILINE)
+    if not start:
+        raise ValueError("there is no JSON object")
+    decoder = json.JSONDecoder(object_pairs_hook=unique)
+    found: dict[str, Any] = decoder.raw_decode(number, start.start())[0]
+    return found
 
 
 def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
-    """Return what a program of labkit printed, and its ``samples``: columns of one length."""
+    """Return what a program of labkit printed, and its ``samples``: columns of integers."""
     found = json_in(text)
-    samples = {name: np.array(values) for name, values in found.pop("samples").items()}
-    shapes = {(one.dtype.name, one.shape) for one in samples.values()}
-    if len(shapes) != 1 or not all(one == "int64" and len(shape) == 1 for one, shape in shapes):
-        raise ValueError(f"its samples are not columns of integers of one length: {shapes}")
-    return found, samples
+    samples = found.pop("samples").items()
+    return found, {name: np.array(values, np.int64) for name, values in samples}
 
 
 def rows(text: str, names: Sequence[str], separator: str) -> dict[str, Column]:
     """Return the columns of lines of integers, which are in the order of `names`."""
     line = separator.join([r"-?[0-9]+"] * len(names))
     if not re.fullmatch(f"(?:{line}\n)+", text):
-        cut = "" if text.endswith("\n") else "; it is cut off" if text else "; it is empty"
-        raise ValueError(f"its log is not lines of {len(names)} integers{cut}")
+        how = "cut off" if text and not text.endswith("\n") else "wrong or empty"
+        raise ValueError(f"its log is {how}: it has lines of {len(names)} integers")
     values = np.array(text.replace(separator, "\n").split(), dtype=np.int64)
     return dict(zip(names, values.reshape(-1, len(names)).T.copy(), strict=True))
 
@@ -121,9 +113,8 @@ def paused(times: Column) -> tuple[str, ...]:
     if len(gaps) < 100 or gaps.max() < max(_PAUSE_NS, _LONGER * np.quantile(gaps, 0.99)):
         return ()
     after, length = (times[gaps.argmax()] - times[0]) / 1e9, gaps.max() / 1e9
-    return flag(
-        f"pause of {length:.2f} s, {after:.2f} s after the first message: was an end stopped?"
-    )
+    pause = f"pause of {length:.2f} s, {after:.2f} s after the first message"
+    return (f"{pause}: was an end stopped?",)
 
 
 def check_duration(lasted: float, requested: float | None) -> None:
@@ -146,3 +137,8 @@ def latency(values: Column, name: str = "latency_ns") -> dict[str, float]:
     for label, share in _QUANTILES.items():
         statistics[label] = np.quantile(values, share, method="inverted_cdf")
     return {f"{name}_{label}": float(value) for label, value in statistics.items()}
+
+
+def plain(text: str) -> str:
+    """Return a text without the colours of a terminal."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)

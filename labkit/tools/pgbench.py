@@ -7,9 +7,9 @@ draws the times at which transactions are due (a Poisson process). Its latency r
 end, and so includes the lag: the time until a connection was free to begin.
 
 The end of a run is not measured: a connection whose next transaction would be due after the end is
-closed at once, so that over the last ``connections / rate`` seconds ever more of the server's
-processes exit, which takes CPU time from the transactions that still run. On one CPU, with 100
-connections at 300 per second, those took 50 to 100 times as long as the ones before.
+closed at once, and over the last ``connections / rate`` seconds ever more of the server's processes
+exit. On one CPU, with 100 connections at 300 per second, the transactions that still ran then took
+50 to 100 times as long as the ones before.
 """
 
 import math
@@ -26,7 +26,7 @@ from labkit.tools.repeat import once
 
 TOOL, PORT = "pgbench", 5432
 #: Where the image has the database, and where the server runs on a copy of it.
-SEED, DIRECTORY = "/srv/labkit/postgresql", "/var/lib/labkit/postgresql"
+_SEED, _DIRECTORY = "/srv/labkit/postgresql", "/var/lib/labkit/postgresql"
 #: Seconds before the measured time, in which each connection has its first transaction, which fills
 #: the caches of its process; and for opening the connections, a part of pgbench's time.
 WARMUP, OPENING = 1, 0.5
@@ -46,16 +46,13 @@ sync -f "$2"
 exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D "$2" \
     -p "$3" -c listen_addresses=0.0.0.0 -c unix_socket_directories= -c max_connections=300
 """
+#: A transaction has ended only once it is on the disk, as by default.
+SERVER = Workload(tuple(script(_START, _SEED, _DIRECTORY, str(PORT))), PORT, "tcp", "apps")
 
 probe = prober(r"PostgreSQL\) (\S+)", TOOL, "--version", package="postgresql")
 
 
-def server() -> Workload:
-    """Return the server; a transaction has ended only once it is on the disk, as by default."""
-    return Workload(tuple(script(_START, SEED, DIRECTORY, str(PORT))), PORT, "tcp", "apps")
-
-
-def transactions(
+def load(
     address: str,
     *,
     rate: int,
@@ -69,12 +66,12 @@ def transactions(
     It runs for longer than is measured. The server waits for `commit_delay_us` (at most 100,000)
     before it writes commits to the disk: they take as long as on a slow disk, and share writes.
     """
-    delay = f"PGOPTIONS=-c commit_delay={commit_delay_us} -c commit_siblings=0"
+    delay = ("env", f"PGOPTIONS=-c commit_delay={commit_delay_us} -c commit_siblings=0")
     runs = WARMUP + seconds + math.ceil(OPENING + connections / rate)
     argv = f"pgbench --host {address} --port {PORT} --username=postgres --no-vacuum"
     argv += f" --client={connections} --jobs={threads} --time={runs} --rate={rate}"
     argv += " --log --log-prefix=transactions postgres"
-    command = (*(("env", delay) if commit_delay_us else ()), *argv.split())
+    command = (*(delay if commit_delay_us else ()), *argv.split())
     reader = partial(parse, rate=rate, warmup=WARMUP, seconds=seconds, connections=connections)
     return once(Client(command, address, runs + 5.0, reader, samples_in_stdout=True))
 
@@ -91,13 +88,13 @@ def parse(
     """Read the line of every transaction that began in the measured time, in order of their ends.
 
     It begins `warmup` seconds after the first, and lasts for `seconds`, or until connections are
-    closed: ``connections / rate`` before the last begins. ``achieved_per_s`` counts those that
-    ended in it, and is flagged where more are missing than 1 % and `CHANCE` standard deviations.
+    closed. ``achieved_per_s`` counts those that ended in it, and is flagged where more are missing
+    than 1 % and `CHANCE` standard deviations.
     """
     with reading(TOOL, stdout, log, needs="pgbench 15"):
         ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))
-        ended = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
-        _, _, took, _, epoch_s, epoch_us, lag = rows(ended, _COLUMNS, " ").values()
+        done = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
+        _, _, took, _, epoch_s, epoch_us, lag = rows(done, _COLUMNS, " ").values()
         if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
             raise ValueError("a transaction of its log has an impossible time")
         if len(took) != processed:

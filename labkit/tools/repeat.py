@@ -15,13 +15,11 @@ import numpy as np
 import pandas as pd
 
 from labkit.tools.base import Client, Measurement, python
-from labkit.tools.parsing import json_in, reading
+from labkit.tools.parsing import flag, json_in, reading
 
 #: An iteration counts where the neighbour ran for this share of its time. Commands of containers
 #: start some 50 ms apart, and between two iterations of the neighbour a process starts.
 MIN_OVERLAP = 0.9
-#: The seconds of a run that is not ended.
-_FOREVER = 1e6
 _TIMES = ("start_ns", "end_ns", "cut", "late")
 Reader = Callable[[str, str], Measurement]
 
@@ -30,9 +28,9 @@ Reader = Callable[[str, str], Measurement]
 class Repeated(Measurement):
     """A measurement of several iterations, whose metrics are means of those that ended in time.
 
-    A row is a run of the command: `start_ns` and `end_ns` on the monotonic clock of the host, its
-    metrics and `flags`; and whether it was `cut`, as it still ran at the end of the grace time, or
-    is `late`: it started after the window, as a load for the neighbour.
+    A row is a run: `start_ns` and `end_ns` on the monotonic clock of the host, its metrics and
+    `flags`; and whether it was `cut` at the end of the grace time, or is `late`: it started after
+    the window, as a load for the neighbour.
     """
 
     iterations: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -41,7 +39,7 @@ class Repeated(Measurement):
 def once(
     client: Client,
     *,
-    limit: float = _FOREVER,
+    limit: float = 1e6,
     first: Sequence[str] = (),
     threads: int = 0,
     busy: float = 0.0,
@@ -52,21 +50,20 @@ def once(
     before each line that it prints. Of a tool with so many `threads`, ``tool_cpu`` is the share of
     its CPUs that it took, in the `busy` seconds in which it sent (0: all the time).
     """
+
+    def parse(stdout: str, log: str) -> Measurement:
+        with reading("the tool's run", stdout):
+            found = json_in(stdout)
+            (ran,) = found["runs"]
+            before = "".join(f"once: {line}\n" for line in found["first"].splitlines())
+            time = busy * 1e9 or ran["end_ns"] - ran["start_ns"]
+            cpus = min(found["cpus"], threads)
+            used = {"tool_cpu": ran["cpu_ns"] / (cpus * time)} if threads else {}
+        measured = client.parse(before + ran["stdout"], ran["files"])
+        return replace(measured, metrics={**measured.metrics, **used})
+
     argv = python("run", "main", seconds=limit, at_most=1, first=first)
-    parse = partial(_parse_once, client.parse, threads, busy)
     return replace(client, argv=argv + client.argv, parse=parse)
-
-
-def _parse_once(read: Reader, threads: int, busy: float, stdout: str, log: str = "") -> Measurement:
-    with reading("the tool's run", stdout):
-        found = json_in(stdout)
-        (ran,) = found["runs"]
-        before = "".join(f"once: {line}\n" for line in found["first"].splitlines())
-        printed, files = before + ran["stdout"], ran["files"]
-        available = min(found["cpus"], threads) * (busy * 1e9 or ran["end_ns"] - ran["start_ns"])
-        share = {"tool_cpu": ran["cpu_ns"] / available} if threads else {}
-    measured = read(printed, files)
-    return replace(measured, metrics={**measured.metrics, **share})
 
 
 def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) -> Client:
@@ -85,22 +82,20 @@ def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
     with reading("repeated runs", stdout):
         rows = []
         for line in json_in(stdout)["runs"]:
-            once = Measurement({}) if line["cut"] else read(line["stdout"], "")
+            one = Measurement({}) if line["cut"] else read(line["stdout"], "")
             times = {name: line[name] for name in _TIMES}
-            rows.append({**times, "flags": once.flags, **once.metrics})
+            rows.append({**times, "flags": one.flags, **one.metrics})
         iterations = pd.DataFrame(rows)
         counted = iterations[~iterations["cut"] & ~iterations["late"]]
     return Repeated({}, _means(counted), flags=_flags(counted["flags"]), iterations=iterations)
 
 
 def _means(iterations: pd.DataFrame) -> dict[str, float]:
-    """Return the mean of each metric over the iterations that have it."""
     means = iterations.drop(columns=[*_TIMES, "flags"]).mean().dropna()
     return {str(name): float(value) for name, value in means.items()}
 
 
 def _flags(flags: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Return each flag once."""
     return tuple(dict.fromkeys(chain.from_iterable(flags)))
 
 
@@ -116,23 +111,22 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> 
     shares = np.ones(len(ended))
     if neighbour:
         ours, theirs = ended.to_dict("list"), neighbour.iterations.to_dict("list")
-        beginning = np.maximum.outer(ours["start_ns"], theirs["start_ns"])
+        begin = np.maximum.outer(ours["start_ns"], theirs["start_ns"])
         end = np.minimum.outer(ours["end_ns"], theirs["end_ns"])
         lasted = (ended["end_ns"] - ended["start_ns"]).to_numpy()
-        shares = (end - beginning).clip(0).sum(axis=1) / lasted.clip(1)
-    counted = ended[shares >= MIN_OVERLAP]
-    cut, flags = len(started) - len(ended), _flags(counted["flags"])
-    if counted.empty:
-        missing = "overlapped its neighbour entirely" if neighbour else "ended in time"
-        flags = (f"no iteration of {name} {missing}",)
-    elif cut:  # those that are left are the fast ones
-        flags += (f"{cut} of {len(started)} iterations of {name} did not end in time",)
-    counts = {"iterations": len(counted), "iterations_cut": cut}
-    counts["iterations_partly"] = len(ended) - len(counted)
-    metrics = _means(counted) | {count: float(number) for count, number in counts.items()}
+        shares = (end - begin).clip(0).sum(axis=1) / lasted.clip(1)
+    counted, cut = ended[shares >= MIN_OVERLAP], len(started) - len(ended)
+    partly = len(ended) - len(counted)
+    metrics = _means(counted) | {"iterations": float(len(counted))}
+    metrics |= {"iterations_cut": float(cut), "iterations_partly": float(partly)}
     if neighbour and len(shares):
         metrics["overlap"] = float(shares.mean())
-    return Measurement({}, metrics, flags=flags)
+    if counted.empty:
+        missing = "overlapped its neighbour entirely" if neighbour else "ended in time"
+        return Measurement({}, metrics, flags=(f"no iteration of {name} {missing}",))
+    # Those that are left are the fast ones.
+    lost = flag(f"{cut} of {len(started)} iterations of {name} did not end in time", cut)
+    return Measurement({}, metrics, flags=_flags(counted["flags"]) + lost)
 
 
 def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:

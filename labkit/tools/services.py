@@ -14,7 +14,7 @@ from functools import partial
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import check_duration, reading, unique
+from labkit.tools.parsing import check_duration, flag, reading, unique
 
 #: The bytes of one element in the three arrays of STREAM; and netserver's port.
 STREAM_BYTES, PORT = 24, 12865
@@ -47,10 +47,7 @@ def _fields(text: str, **expected: str) -> dict[str, str]:
 
 
 def linpack(equations: int, *, alignment: int = 4096, threads: int = 0) -> Client:
-    """Return the client that solves a system of n equations once, by 0 threads for one a CPU.
-
-    Its matrix takes 8 n^2 bytes, aligned to a power of two.
-    """
+    """Return the client that solves n equations once, by so many threads (0: one a CPU)."""
     argv = ("linpack", str(equations), str(alignment), str(threads))
     return Client(argv, "", 1 + equations**3 / 1e9, parse_linpack)
 
@@ -67,30 +64,25 @@ def parse_linpack(stdout: str, log: str = "") -> Measurement:
 
 
 def stream(elements: int, *, times: int) -> Client:
-    """Return the client that runs the four kernels `times` times, of which the first is left out.
-
-    Each of the three arrays has so many elements of 8 bytes.
-    """
+    """Return the client that runs the four kernels `times` times; the first does not count."""
     seconds = 1 + elements * STREAM_BYTES * (times + 2) * 4 / 1e9
     return Client(("stream", str(elements), str(times)), "", seconds, parse_stream)
 
 
 def parse_stream(stdout: str, log: str = "") -> Measurement:
     """Read of each kernel ``copy_gb_per_s`` (fastest pass) and ``copy_mean_gb_per_s`` (mean)."""
+    metrics = {}
     with reading("stream", stdout):
-        text, metrics = _fields(stdout, check="passed"), {}
-        for suffix, kind in {"": "best", "_mean": "mean"}.items():
-            for kernel in ("copy", "scale", "add", "triad"):
+        text = _fields(stdout, check="passed")
+        for kernel in ("copy", "scale", "add", "triad"):
+            for suffix, kind in {"": "best", "_mean": "mean"}.items():
                 rate = positive(text[f"{kernel}_{kind}_mb_per_s"])
                 metrics[f"{kernel}{suffix}_gb_per_s"] = rate / 1e3
     return Measurement({}, metrics)
 
 
 def bonnie(megabytes: int, *, chunk: int = 8192) -> Client:
-    """Return the client that runs the four phases once, as root.
-
-    Its file has so many MiB; `chunk` is the bytes of one read or write, a power of two.
-    """
+    """Return the client that runs the four phases once, on a file of so many MiB."""
     # Blocks only (-f), no small files (-n 0); the rule for the size is the caller's (-r 0).
     argv = f"bonnie++ -q -d /scratch -u root -m labkit -f -n 0 -r 0 -s {megabytes}:{chunk}".split()
     return Client(tuple(argv), "", 10 + 5 * megabytes * 2**20 / 20e6, parse_bonnie)
@@ -98,7 +90,7 @@ def bonnie(megabytes: int, *, chunk: int = 8192) -> Client:
 
 def parse_bonnie(stdout: str, log: str = "") -> Measurement:
     """Read the rates of writing, rewriting and reading, and seeks; too short a phase is flagged."""
-    metrics, short = {}, []
+    metrics, flags = {}, tuple[str, ...]()
     with reading("bonnie++", stdout, needs="bonnie++ 2.00a"):
         (line,) = re.findall(r"^\d+\.\d+,.*$", stdout, re.MULTILINE)
         version, *cells = line.split(",")
@@ -106,10 +98,10 @@ def parse_bonnie(stdout: str, log: str = "") -> Measurement:
             raise ValueError(f"it has {len(cells)} columns of format {version}, not of 1.98")
         for name, (column, unit) in COLUMNS.items():
             if re.fullmatch(r"\++", text := cells[column - 1]):
-                short.append(re.sub("(_mb)?_per_s$", "", name))
+                phase = re.sub("(_mb)?_per_s$", "", name)
+                flags += flag(f"bonnie++ found {phase} too short to time")
             else:
                 metrics[name] = unit * positive(text)
-    flags = tuple(f"bonnie++ found {phase} too short to time" for phase in short)
     return Measurement({}, metrics, flags=flags)
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, one_of, prober
-from labkit.tools.parsing import flag, paused, reading
+from labkit.tools.parsing import flag, paused, plain, reading
 
 TOOL, PORT = "sockperf", 11111
 #: How an end waits for a packet: it sleeps, it polls, or the socket polls, which asks the device
@@ -27,13 +27,11 @@ WAITS = {
 }
 #: Left out by the tool itself at the beginning and at the end of its run.
 WARM_UP_NS, COOL_DOWN_NS = 400_000_000, 50_000_000
-_RESULT = re.compile(
+_COUNTS = (
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
     r"\[Valid Duration\].*?SentMessages=(\d+); ReceivedMessages=(\d+).*"
-    r"dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)",
-    re.DOTALL,
+    r"dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)"
 )
-_HEAD = "packet, txTime(sec), rxTime(sec)"
 
 probe = prober(r"(\d+\.\d+\S*)", TOOL, "--version")
 
@@ -54,27 +52,20 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str) -> Client:
     one_of("way to wait", wait, tuple(WAITS))
     seconds = duration(messages, wait)
     argv = f"sockperf ping-pong -i {address} -p {PORT} -m {size} -t {seconds}".split()
-    command, reader = (
-        (*argv, *WAITS[wait][0], "--full-log", "{log}"),
-        partial(parse, messages=messages),
-    )
-    return Client(command, address, seconds + 2.25, reader, log_rows=messages)
-
-
-def plain(text: str) -> str:
-    """Return sockperf's output without its colours."""
-    return re.sub(r"\x1b\[[\d;]*m", "", text)
+    argv += [*WAITS[wait][0], "--full-log", "{log}"]
+    reader = partial(parse, messages=messages)
+    return Client(tuple(argv), address, seconds + 2.25, reader, log_rows=messages)
 
 
 def parse(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
     """Read ``rtt_ns`` from sending to receiving (the tool's own summary shows half of it)."""
-    text = plain(stdout)
-    with reading(TOOL, text, log, needs="sockperf 3.5"):
-        result = _RESULT.search(text)
-        if not result:
+    with reading(TOOL, stdout, log, needs="sockperf 3.5"):
+        result = re.search(_COUNTS, plain(stdout), re.DOTALL)
+        _, head, table = log.partition("packet, txTime(sec), rxTime(sec)")
+        if not result or not head:
             raise ValueError("sockperf printed no complete result: is the server reachable?")
         total, valid, back, dropped, duplicated, reordered = map(int, result.groups())
-        body = log[log.index(_HEAD) :].partition("\n")[2].partition("-----")[0]
+        body = table.partition("\n")[2].partition("-----")[0]
         frame = pd.read_csv(io.StringIO(body), header=None, usecols=[1, 2], dtype=str)
         times = pd.Series(frame.to_numpy().ravel()).str.strip()
         wrong = times[~times.str.fullmatch(r"\d+\.\d{9}").fillna(False)]

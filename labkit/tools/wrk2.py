@@ -11,10 +11,11 @@ import re
 from functools import partial
 
 from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.nginx import url
+from labkit.tools.nginx import SERVER, url
 from labkit.tools.parsing import check_duration, flag, reading, scheduled, shortfall
 from labkit.tools.repeat import once
 
+__all__ = ["SERVER", "TOOL", "load", "parse", "probe"]
 #: Threads among which the connections are divided.
 TOOL, THREADS = "wrk2", 2
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
@@ -25,13 +26,19 @@ _LINE = r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$"
 _ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +(\d+)\]$"
 _TOTAL = r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$"
 _RATE = r"^Requests/sec: +(\d+\.\d+)$"
-_OTHER = r"Non-2xx or 3xx responses: (\d+)"
-_ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
+#: What was no file, with the words of its flag.
+_PROBLEMS = {
+    "not_200": (r"Non-2xx or 3xx responses: (\d+)", "answers were not the file"),
+    "socket_errors": (
+        r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)",
+        "errors",
+    ),
+}
 
 probe = prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", TOOL, "-v")
 
 
-def constant_rate(
+def load(
     address: str, *, file: str, seconds: int, rate: int = 3000, connections: int = 100
 ) -> Client:
     """Return the client: `rate` requests per second of a file, over all connections."""
@@ -44,11 +51,10 @@ def constant_rate(
 def parse(
     stdout: str, log: str = "", *, rate: float, seconds: float, connections: int = 100
 ) -> Measurement:
-    """Read the histogram and the rate over the whole run.
+    """Read the rate over the whole run and the histogram, exactly where it has a quantile's level.
 
-    Quantiles are exact to 1 us where the spectrum has that very level, and to the printed two
-    digits elsewhere. ``answer_b`` and ``throughput_mbit_per_s`` include the head of an answer,
-    ``not_200`` counts other answers than 2xx and 3xx, and ``socket_errors`` timeouts too.
+    ``answer_b`` and ``throughput_mbit_per_s`` include the head of an answer, ``not_200`` counts
+    other answers than 2xx and 3xx, and ``socket_errors`` timeouts too.
     """
 
     def found(pattern: str) -> list[tuple[str, ...]]:
@@ -57,9 +63,9 @@ def parse(
     with reading(TOOL, stdout):
         ((mean, longest, count),), ((achieved,),) = found(_ENDS), found(_RATE)
         ((total, time, unit, read, unit_b),) = found(_TOTAL)
-        rate_found, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
+        reached, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
         check_duration(lasted, seconds)
-        if abs(requests / lasted - rate_found) > 0.02 * rate_found:
+        if abs(requests / lasted - reached) > 0.02 * reached:
             raise ValueError(f"{requests} requests in {lasted:g} s are not {achieved} per second")
         spectrum = found(_SPECTRUM)
         # An uncorrected histogram, where it is asked for, is a second one.
@@ -69,15 +75,15 @@ def parse(
         levels |= {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, *_ in spectrum}
         metrics = {f"latency_ns_{name}": levels[level] for level, name in _NAMES.items()}
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
-        metrics |= scheduled("requests_per_s", rate_found, float(rate))
+        metrics |= scheduled("requests_per_s", reached, float(rate))
         answered = float(read) * _BYTES[unit_b]  # printed to three digits
         metrics |= {"throughput_mbit_per_s": answered * 8e-6 / lasted}
         metrics |= {"answer_b": answered / requests}
-        for name, pattern in {"not_200": _OTHER, "socket_errors": _ERRORS}.items():
-            metrics[name] = float(sum(int(one) for groups in found(pattern) for one in groups))
     # The connections begin one after the other: what they could not send meanwhile is not missing.
     beginning = 0.005 * (connections / THREADS - 1) / 2
-    flags = shortfall(rate_found, rate * max(0.0, 1 - beginning / seconds))
-    for name, text in {"not_200": "answers were not the file", "socket_errors": "errors"}.items():
-        flags += flag(f"{metrics[name]:.0f} of {requests} {text}", metrics[name])
+    flags = shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
+    for name, (pattern, words) in _PROBLEMS.items():
+        number = sum(int(one) for groups in found(pattern) for one in groups)
+        metrics[name] = float(number)
+        flags += flag(f"{number} of {requests} {words}", number)
     return Measurement({}, metrics, requests, flags)

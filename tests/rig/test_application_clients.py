@@ -24,7 +24,7 @@ def pair(trial, place, application):
     """Place both ends, and yield a function that measures an application of the family."""
     peer = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
     with (
-        trial.serve(application.server(), place) as server,
+        trial.serve(application.server, place) as server,
         trial.serve(waiting("apps"), place, **peer) as client,
     ):
 

@@ -13,7 +13,7 @@ from labkit.errors import HostUnreachable, ManipulationError
 from labkit.hosts import Job, script
 from labkit.placement import bare, container, docker
 from labkit.rig import netns
-from labkit.tools import datagrams, socat
+from labkit.tools import datagrams
 
 pytestmark = pytest.mark.rig
 FIRST, SINK, RATE = 20000, 19999, 2000
@@ -28,7 +28,7 @@ def placed(trial, stack, place, hosts, hops):
     roles = ["peer" if hosts == 2 and hop % 2 else "" for hop in range(hops)]
     ends = [(trial.address(place, after=n, at=at), FIRST + n) for n, at in enumerate(roles)]
     wanted = [
-        {"workload": socat.forwarder(FIRST + n, *following), "placement": place}
+        {"workload": datagrams.forwarder(FIRST + n, *following), "placement": place}
         | {"name": f"hop{n}", "at": roles[n]}
         for n, following in enumerate([*ends[1:], (end.address, SINK)])
     ]

@@ -48,8 +48,7 @@ def write(path: str, size_b: int, count: int, flush: str) -> Columns:
 
 def open_close(path: str, count: int) -> Columns:
     """Open and close a file for reading, with Python's open() and with the system call alone."""
-    columns: Columns = {"latency_ns": [], "close_ns": [], "call_ns": []}
-    opened, closed, called = columns.values()
+    opened, closed, called = list[int](), list[int](), list[int]()
     for _ in range(count):
         began = now()
         file = open(path, "rb")  # noqa: PTH123, SIM115 - this call is what is timed
@@ -63,7 +62,7 @@ def open_close(path: str, count: int) -> Columns:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         called.append(now() - began)
         os.close(number)
-    return columns
+    return {"latency_ns": opened, "close_ns": closed, "call_ns": called}
 
 
 def first_write(folder: str, written_b: int) -> Columns:
@@ -71,21 +70,20 @@ def first_write(folder: str, written_b: int) -> Columns:
 
     All are read first, so that a copy need not read from the disk.
     """
-    content = b"x" * written_b
+    content, columns = b"x" * written_b, {"latency_ns": list[int](), "again_ns": list[int]()}
     paths = [str(path) for path in sorted(Path(folder).iterdir())]
     for path in paths:
-        with Path(path).open("rb", buffering=0) as file:
-            while file.read(1 << 20):
+        with Path(path).open("rb", buffering=0) as whole:
+            while whole.read(1 << 20):
                 pass
-
-    def once(path: str) -> int:
-        began = now()
-        with open(path, "r+b") as file:  # noqa: PTH123 - this call is what is timed
-            file.write(content)
-            file.flush()
-            return now() - began
-
-    return {name: [once(path) for path in paths] for name in ("latency_ns", "again_ns")}
+    for times in columns.values():
+        for path in paths:
+            began = now()
+            with open(path, "r+b") as file:  # noqa: PTH123 - this call is what is timed
+                file.write(content)
+                file.flush()
+                times.append(now() - began)
+    return columns
 
 
 def traverse(path: str, count: int) -> Columns:
@@ -112,10 +110,7 @@ def listing(path: str) -> int:
 
 
 def main(operation: str, options: str) -> None:
-    """Run an operation and print its times, after writing out dirty pages of others.
-
-    The first `warm_up` times are left out.
-    """
+    """Run an operation and print its times but the first, after writing dirty pages of others."""
     given = json.loads(options)
     warm_up = given.pop("warm_up", 0)
     os.sync()

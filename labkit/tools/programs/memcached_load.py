@@ -49,25 +49,19 @@ def check(data: bytes, begin: bytes, length: int) -> None:
 
 
 def load(
-    sockets: list[socket.socket],
-    operations: list[list[Operation]],
-    kinds: list[int],
-    first: int,
-    last: int,
-) -> tuple[list[list[int]], int]:
+    sockets: list[socket.socket], operations: list[list[Operation]], kinds: list[int], last: int
+) -> list[list[int]]:
     """Keep one operation under way on each connection until the end and until all is answered.
 
-    Return beginning, latency and kind of those that began between two times, and how many others
-    there were.
+    Return beginning, latency and kind of each.
     """
     random, turns = Random(1), {}
     drawn = cycle([random.randrange(len(operations[GET])) for _ in range(65_537)])
     for one in sockets:
         place = random.randrange(len(kinds))
         turns[one.fileno()] = cycle(kinds[place:] + kinds[:place])
-    starts, latencies, measured = columns = array("q"), array("q"), array("b")
+    starts, latencies, done = columns = array("q"), array("q"), array("b")
     sent: dict[int, tuple[int, int, bytes, int]] = {}
-    others = 0
 
     def ask(fd: int) -> None:
         kind = next(turns[fd])
@@ -87,32 +81,20 @@ def load(
             data, now = os.read(fd, 65_536), monotonic_ns()
             kind, asked, begin, length = sent[fd]
             check(data, begin, length)
-            if first <= asked < last:
-                starts.append(asked - first)
-                latencies.append(now - asked)
-                measured.append(kind)
-            else:
-                others += 1
+            starts.append(asked)
+            latencies.append(now - asked)
+            done.append(kind)
             if monotonic_ns() < last:
                 ask(fd)
             else:
                 under_way -= 1
-    return [list(column) for column in columns], others
+    return [list(column) for column in columns]
 
 
 def main(
-    protocol: str,
-    address: str,
-    port: int,
-    *,
-    connections: int,
-    seconds: float,
-    warmup: float,
-    size: int,
-    keys: int,
-    sets: int,
-    gets: int,
-) -> None:
+    protocol: str, address: str, port: int, *, connections: int, seconds: float, warmup: float,
+    size: int, keys: int, sets: int, gets: int,
+) -> None:  # fmt: skip
     """Store all keys, measure, and print the operations, in which SETs and GETs take turns."""
     names, value = [b"labkit-%08d" % number for number in range(keys)], b"x" * size
     operations = [[operation(protocol, kind, name, value) for name in names] for kind in (GET, SET)]
@@ -126,14 +108,15 @@ def main(
     gc.freeze()
     gc.disable()
     used, began = process_time_ns(), monotonic_ns()
-    first = began + round(warmup * 1e9)
-    kinds = [SET] * sets + [GET] * gets
-    columns, others = load(sockets, operations, kinds, first, first + round(seconds * 1e9))
+    first, last = (began + round(time * 1e9) for time in (warmup, warmup + seconds))
+    rows = load(sockets, operations, [SET] * sets + [GET] * gets, last)
     share = (process_time_ns() - used) / (monotonic_ns() - began)
+    kept = sorted(row for row in zip(*rows, strict=True) if first <= row[0] < last)
+    starts, latencies, kinds = map(list, zip(*kept, strict=True))
     get_b, set_b = (len(request) + length for (request, _, length), *_ in operations)
-    found = {"others": others + keys, "get_b": get_b, "set_b": set_b, "tool_cpu": share}
-    samples = dict(zip(("start_ns", "latency_ns", "set"), columns, strict=True))
-    print(json.dumps({**found, "samples": samples}))
+    found = {"others": len(rows[0]) - len(kept) + keys, "get_b": get_b, "set_b": set_b}
+    samples = {"start_ns": [start - first for start in starts], "latency_ns": latencies}
+    print(json.dumps({**found, "tool_cpu": share, "samples": {**samples, "set": kinds}}))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from time import monotonic_ns, sleep
 from typing import Any
@@ -28,29 +29,27 @@ from thrift.transport.TTransport import TBufferedTransport, TTransportException
 SPIN_NS = 50_000
 
 
-def struct(number: int = 0, kind: int = 0) -> type:
-    """Return the class of a struct with one field, ``value``, or none."""
-    field = (number, kind, "value", "BINARY" if kind == TType.STRING else None, None)
-    spec = (*[None] * number, field) if kind else ()
+def _struct(*spec: Any) -> type:
     return type("Struct", (TBase,), {"thrift_spec": spec, "value": None})
 
 
-#: The arguments and the result of every call.
+#: The arguments and the result of every call, with their fields by number.
 CALLS = {
-    "nothing": (struct(), struct()),
-    "receive": (struct(1, TType.STRING), struct()),
-    "send": (struct(1, TType.I32), struct(0, TType.STRING)),
+    "nothing": (_struct(), _struct()),
+    "receive": (_struct(None, (1, TType.STRING, "value", "BINARY", None)), _struct()),
+    "send": (
+        _struct(None, (1, TType.I32, "value", None, None)),
+        _struct((0, TType.STRING, "value", "BINARY", None)),
+    ),
 }
 
 
-def protocol(endpoint: TSocket) -> Any:
-    """Return the accelerated binary protocol over a connected socket that delays nothing."""
+def _protocol(endpoint: TSocket) -> Any:
     endpoint.handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return TBinaryProtocolAcceleratedFactory().getProtocol(TBufferedTransport(endpoint))
 
 
-def write(wire: Any, name: str, kind: int, number: int, message: Any) -> None:
-    """Send a message, as a generated client or processor does."""
+def _write(wire: Any, name: str, kind: int, number: int, message: Any) -> None:
     wire.writeMessageBegin(name, kind, number)
     message.write(wire)
     wire.writeMessageEnd()
@@ -62,10 +61,10 @@ def serve(port: int) -> None:
     listening = TServerSocket("0.0.0.0", port, socket_family=socket.AF_INET)
     listening.listen()
     # Bytes to return are made once, since it is not the memory that is measured.
-    made: dict[int, bytes] = {}
+    made = cache(bytes)
     gc.freeze()
     while True:
-        wire = protocol(listening.accept())
+        wire = _protocol(listening.accept())
         with suppress(TTransportException):
             while True:
                 name, _, number = wire.readMessageBegin()
@@ -73,20 +72,18 @@ def serve(port: int) -> None:
                 arguments.read(wire)
                 wire.readMessageEnd()
                 if name == "send":
-                    size = arguments.value
-                    answer.value = made.get(size) or made.setdefault(size, bytes(size))
-                write(wire, name, TMessageType.REPLY, number, answer)
+                    answer.value = made(arguments.value)
+                _write(wire, name, TMessageType.REPLY, number, answer)
         wire.trans.close()
 
 
-def caller(wire: Any, call: str, size: int) -> Callable[[], None]:
-    """Return a function without arguments that makes one call and waits for its answer."""
+def _caller(wire: Any, call: str, size: int) -> Callable[[], None]:
     given = {"receive": bytes(size), "send": size}.get(call)
 
     def make() -> None:
         arguments, answer = (kind() for kind in CALLS[call])
         arguments.value = given
-        write(wire, call, TMessageType.CALL, 0, arguments)
+        _write(wire, call, TMessageType.CALL, 0, arguments)
         wire.readMessageBegin()
         answer.read(wire)
         wire.readMessageEnd()
@@ -96,16 +93,16 @@ def caller(wire: Any, call: str, size: int) -> Callable[[], None]:
     return make
 
 
-def loop(make: Callable[[], None], calls: int, pause_us: float, interval_ns: int) -> list[Any]:
+def _loop(make: Callable[[], None], calls: int, pause_us: float = 0, rate: float = 0) -> list[Any]:
     """Return when each call was due, sent and answered, as arrays of ns.
 
-    A closed loop (an interval of 0) calls again when the answer is there and a pause is over: what
-    is late delays the rest. An open loop calls at set times whatever the answers do; a call that is
+    A closed loop (without a rate) calls again when the answer is there and a pause is over: what is
+    late delays the rest. An open loop calls at set times whatever the answers do; a call that is
     late is sent at once, and one that is due while another is under way waits here instead of in
     the server's queue.
     """
     due, sent, ended = columns = [array("q", bytes(8 * calls)) for _ in range(3)]
-    first = monotonic_ns() + 10 * SPIN_NS
+    first, interval_ns = monotonic_ns() + 10 * SPIN_NS, round(1e9 / rate) if rate else 0
     for place in range(calls):
         if interval_ns:
             due[place] = first + place * interval_ns
@@ -122,28 +119,25 @@ def loop(make: Callable[[], None], calls: int, pause_us: float, interval_ns: int
     return columns if interval_ns else [sent, sent, ended]
 
 
-def waited() -> list[int]:
+def _waited() -> list[int]:
     """Return for how many ns this process had no CPU though ready, and how often it got one."""
     with suppress(OSError):
         return [int(number) for number in Path("/proc/self/schedstat").read_text().split()[1:]]
     return []
 
 
+def _change(before: Any, after: Any) -> list[int]:
+    return [end - start for start, end in zip(before, after, strict=True)]
+
+
 def client(
-    address: str,
-    port: int,
-    call: str,
-    size: int,
-    calls: int,
-    warmup: int,
-    pause_us: float = 0.0,
-    rate: float = 0.0,
+    address: str, port: int, call: str, size: int, calls: int, warmup: int, **pace: float
 ) -> None:
-    """Measure calls in a closed loop, or at a rate; print a JSON document with a row a call."""
+    """Measure calls in a closed loop, or at a rate, and print a JSON document."""
     endpoint = TSocket(address, port)
     endpoint.open()
-    wire = protocol(endpoint)
-    make = caller(wire, call, size)
+    wire = _protocol(endpoint)
+    make = _caller(wire, call, size)
     # By default the kernel may add 50 us to a sleep, all of `SPIN_NS`. Where this is not
     # permitted, calls are sent late, which their lateness shows.
     with suppress(OSError):
@@ -151,21 +145,19 @@ def client(
     gc.collect()
     gc.freeze()
     gc.disable()
-    begun, _, warm = loop(make, warmup, 0.0, 0)
-    before = waited()
-    due, sent, ended = loop(make, calls, pause_us, round(1e9 / rate) if rate else 0)
-    delays = [stop - start for start, stop in zip(before, waited(), strict=True)]
+    _, begun, warm = _loop(make, warmup)
+    before = _waited()
+    due, sent, ended = _loop(make, calls, **pace)
+    delay_ns, slices = _change(before, _waited()) or (None, 0)
     wire.trans.close()
-    delay_ns, slices = delays or (None, 0)
     accelerated = getattr(wire, "_fast_encode", None) is not None
-    found: dict[str, Any] = {"delay_ns": delay_ns, "slices": slices, "accelerated": accelerated}
-    found["warmup_ns"] = [end - start for start, end in zip(begun, warm, strict=True)]
+    found = {"delay_ns": delay_ns, "slices": slices, "accelerated": accelerated}
     samples = {
         "start_ns": [one - due[0] for one in due],
-        "lateness_ns": [b - a for a, b in zip(due, sent, strict=True)],
-        "latency_ns": [b - a for a, b in zip(due, ended, strict=True)],
+        "lateness_ns": _change(due, sent),
+        "latency_ns": _change(due, ended),
     }
-    print(json.dumps({**found, "samples": samples}))
+    print(json.dumps({**found, "warmup_ns": _change(begun, warm), "samples": samples}))
 
 
 def busy(seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recordings import ADDRESS
 
 from labkit.placement import Workload
-from labkit.tools import datagrams, exchange, file_operations, repeat, services, socat, thrift_rpc
+from labkit.tools import datagrams, exchange, file_operations, repeat, services, thrift_rpc
 from labkit.tools.applications import with_tools
 from labkit.tools.base import Client
 
@@ -34,7 +34,7 @@ def commands() -> dict[str, Client | Workload]:
         "datagrams": datagrams.send(ADDRESS, rate=332446, size=1454, seconds=3, port=7001),
         "sink": datagrams.sink(7002),
         "watch": datagrams.watch(ADDRESS, 4242, 3, 1.0),
-        "hop": socat.forwarder(7001, "198.18.0.5", 7002),
+        "hop": datagrams.forwarder(7001, "198.18.0.5", 7002),
     }
     for name, tool in exchange.TOOLS.items():
         for wait in tool.WAITS:
@@ -43,7 +43,7 @@ def commands() -> dict[str, Client | Workload]:
             found[f"{name} udp {wait}"] = client
     for tools in ({}, PAPERS):
         for name, application in with_tools(tools).items():
-            found[f"{name} server"] = application.server()
+            found[f"{name} server"] = application.server
             found[f"{name} {application.tool}"] = application.client(ADDRESS, seconds=7)
     delayed = with_tools({})["postgresql 300/s"].client(ADDRESS, seconds=7, commit_delay_us=13000)
     return found | {"postgresql delayed": delayed}

@@ -81,7 +81,7 @@ def test_h2load_s_rate_and_other_answers_are_flagged() -> None:
     assert "finished in" not in text and slow.metrics["achieved_per_s"] == 1410
     assert slow.flags[0].startswith("rate not reached: ")
     assert "whose wait is in no latency" in slow.flags[-1] and slow.metrics["held_up"] > 0
-    load = h2load.constant_rate(ADDRESS, file="none", seconds=1, rate=100, connections=10)
+    load = h2load.load(ADDRESS, file="none", seconds=1, rate=100, connections=10)
     inside = load.parse(read("h2load-404-run.json"), "")
     # The rate is reached and no request fails: only this tells a page of 153 bytes from the file.
     assert inside.metrics["body_b"] == 153 and inside.metrics["achieved_per_s"] == 100

@@ -24,7 +24,7 @@ PROTOCOLS = ("text", "binary")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_operation_is_counted_and_timed(protocol: str) -> None:
     options = {"seconds": 0.2, "threads": 2, "connections": 3, "keys": 40}
-    client = memcached.closed_loop("127.0.0.1", protocol=protocol, **options)
+    client = memcached.load("127.0.0.1", protocol=protocol, **options)
     with serving(f"memcached -u nobody -l 127.0.0.1 -p {PORT} -U 0".split(), PORT):
         ended = ran(client.argv, port=PORT)
     measurement = client.parse(ended.stdout, "")
@@ -43,7 +43,7 @@ def test_every_operation_is_counted_and_timed(protocol: str) -> None:
 
 
 def test_a_load_without_a_server_fails_with_a_reason() -> None:
-    ended = ran(memcached.closed_loop("127.0.0.1", protocol="text", seconds=1).argv, port=PORT)
+    ended = ran(memcached.load("127.0.0.1", protocol="text", seconds=1).argv, port=PORT)
     assert ended.returncode == 1 and "ConnectionRefusedError" in ended.stderr.splitlines()[-1]
 
 

@@ -58,7 +58,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown way to wait"):
         sockperf.ping_pong(ADDRESS, messages=1, size=64, wait="sleep")
     with pytest.raises(UsageError, match="unknown family"):
-        with_tools({"iperf3": "iperf3"})
+        with_tools({"redis": "redis"})
     with pytest.raises(UsageError, match="no payload of one frame"):
         datagrams.send(ADDRESS, rate=1, size=1473, seconds=1, port=1)
     with pytest.raises(UsageError, match="nothing is left of 1 s"):
