@@ -41,10 +41,7 @@ _LOADS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Application:
-    """A server, and the load that measures it, with its tool's name and probe.
-
-    Applications of a family share a server.
-    """
+    """A server that a family shares, and the load that measures it, with its tool and probe."""
 
     name: str
     family: str
@@ -74,9 +71,9 @@ class Application:
 
 
 def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
-    """Return every application by its name, those of some families with other tools.
+    """Return every application by its name, with the first of a family's tools that images have.
 
-    A tool of `TOOLS` by family, or several, as in ``"wrk2 or h2load"``: the first that images have.
+    ``{"nginx": "wrk2 or h2load"}``: the tools of some families, as in `TOOLS`.
     """
     for family in tools:
         one_of("family", family, tuple(TOOLS))
@@ -118,13 +115,12 @@ def measure_in_turn(
     application `first`, the others are rows too, each with the evidence of its own window. `loads`
     are options by family and by application.
     """
-    order = deque(applications)
-    measured: dict[str, Measurement] = {}
+    order, measured = deque(applications), dict[str, Measurement]()
     order.rotate(-trial.turn)
-    workload, at = order[0].server, {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
+    at = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
     with (
-        trial.serve(workload, placement) as server,
-        trial.serve(waiting(workload.image), placement, **at) as client,
+        trial.serve(order[0].server, placement) as server,
+        trial.serve(waiting("apps"), placement, **at) as client,
     ):
         for one in order:
             options = {**loads.get(one.family, {}), **loads.get(one.name, {})}

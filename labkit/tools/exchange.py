@@ -42,11 +42,10 @@ def infeasible(tool: str, wait: str, placement: Placement) -> str | None:
 def with_residence_times(
     measurement: Measurement, captured: Any, *, tool: str, address: str, size: int
 ) -> Measurement:
-    """Add ``residence_ns``, how long messages of a size stayed at the server's host, by a capture.
+    """Add ``residence_ns``, from a message's arrival at the host until its answer leaves it.
 
-    It lasts from a message's arrival until its answer leaves, both stamped by the switch. A capture
-    holds more messages than there are round trips: both are reduced to one number of samples,
-    evenly spread, so that the values of a row belong to one window, not one message.
+    The switch stamps both. A capture holds more messages than there are round trips: both are
+    reduced to one number of samples, evenly spread: a row belongs to a window, not to a message.
     """
     if not captured.packets:
         return measurement

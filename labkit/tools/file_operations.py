@@ -10,24 +10,20 @@ probe = prober(r"Python (\S+)", PYTHON, "--version", package="python3")
 
 
 def write(*, size_b: int, count: int, flush: str = "flush") -> Client:
-    """Return the client that writes to one open file repeatedly, flushes (timed), and removes it.
-
-    `count` times are kept after a warm-up.
-    """
+    """Return the client that writes to one open file, flushes each time, and removes it."""
     one_of("flush", flush, tuple(FLUSHES))
-    each = FLUSHES[flush] + size_b / 200e6
-    return _repeated("write", count, each, path="/data/written", size_b=size_b, flush=flush)
+    options = {"path": "/data/written", "size_b": size_b, "flush": flush}
+    return _client("write", count, FLUSHES[flush] + size_b / 200e6, _warm_up(count), options)
 
 
 def open_close(*, count: int, path: str) -> Client:
     """Return the client that opens and closes one file, with Python's open() and without it."""
-    return _repeated("open_close", count, 200e-6, path=path)
+    return _client("open_close", count, 200e-6, _warm_up(count), {"path": path})
 
 
 def first_write(*, folder: str, size_b: int, files: int) -> Client:
     """Return the client that first writes to each of a folder's `files` of `size_b` bytes."""
-    seconds = files * (0.02 + 2 * size_b / 100e6)
-    return _client("first_write", seconds, folder=folder, written_b=1024)
+    return _client("first_write", files, 0.02 + 2 * size_b / 100e6, 0, {"folder": folder})
 
 
 def traverse(path: str, *, files: int, count: int = 0) -> Client:
@@ -36,27 +32,27 @@ def traverse(path: str, *, files: int, count: int = 0) -> Client:
     0 is once, cold: the host drops its caches just before the window (`treatments.ColdCache`).
     """
     if not count:
-        return _client("traverse", 0.5 + files * 60e-6, path=path, count=1)
-    seconds = (count + 1) * (0.01 + files * 8e-6)
-    return _client("traverse", seconds, path=path, count=count + 1, warm_up=1)
+        return _client("traverse", 1, 0.5 + files * 60e-6, 0, {"path": path})
+    return _client("traverse", count, 0.01 + files * 8e-6, 1, {"path": path})
 
 
-def _repeated(operation: str, count: int, each: float, **options: object) -> Client:
-    warm_up = min(100, max(5, count // 20))
-    every = count + warm_up
-    return _client(operation, every * each, **options, count=every, warm_up=warm_up)
+def _warm_up(count: int) -> int:
+    return min(100, max(5, count // 20))
 
 
-def _client(operation: str, seconds: float, **options: object) -> Client:
-    argv = python("file_operations", operation, **options)
-    return Client(argv, "", 0.3 + seconds, parse, samples_in_stdout=True)
+def _client(
+    operation: str, count: int, each: float, warm_up: int, options: dict[str, object]
+) -> Client:
+    argv = python("file_operations", operation, **options, count=count + warm_up, warm_up=warm_up)
+    seconds = 0.3 + (count + warm_up) * each
+    return Client(argv, "", seconds, parse, samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str = "") -> Measurement:
-    """Read ``latency_ns`` of each operation; opening has ``close_ns`` and ``call_ns`` too.
+    """Read ``latency_ns`` of each operation, and the program's other columns.
 
-    A first write has ``again_ns``. The mechanism ``reference_ns`` is how long it took to open and
-    close /dev/null: the longest of the times before, between and after the operations.
+    The mechanism ``reference_ns`` is how long it took to open and close /dev/null: the longest of
+    the times before, between and after the operations.
     """
     with reading("file operations", stdout):
         found, samples = document(stdout)

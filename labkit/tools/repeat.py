@@ -1,9 +1,8 @@
 """A tool that is run once in a directory of its own, or repeated for a window, beside another.
 
-Services whose runs take different times disturb each other for the same time when each is repeated
-for a whole window; an iteration counts as measured with the neighbour only where the neighbour ran
-for all of it. Which iterations count is decided by when they start, never by how long they take:
-slow ones would otherwise be lost.
+Services that are repeated for a whole window disturb each other for the same time. An iteration
+counts as measured with the neighbour only where the neighbour ran for all of it; which ones count
+is decided by when they start, never by how long they take: slow ones would otherwise be lost.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -5,13 +5,11 @@ end, and logs every round trip of the rest. A number of messages is therefore re
 duration that certainly holds them, and so many are kept, spread evenly over the run.
 """
 
-import io
 import math
 import re
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, one_of, prober
@@ -27,6 +25,7 @@ WAITS = {
 }
 #: Left out by the tool itself at the beginning and at the end of its run.
 WARM_UP_NS, COOL_DOWN_NS = 400_000_000, 50_000_000
+_ROW = re.compile(r"\d+(?:, *\d+\.\d{9}){2}(?:,.*)?", re.ASCII)
 _COUNTS = (
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
     r"\[Valid Duration\].*?SentMessages=(\d+); ReceivedMessages=(\d+).*"
@@ -65,14 +64,13 @@ def parse(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
         if not result or not head:
             raise ValueError("sockperf printed no complete result: is the server reachable?")
         total, valid, back, dropped, duplicated, reordered = map(int, result.groups())
-        body = table.partition("\n")[2].partition("-----")[0]
-        frame = pd.read_csv(io.StringIO(body), header=None, usecols=[1, 2], dtype=str)
-        times = pd.Series(frame.to_numpy().ravel()).str.strip()
-        wrong = times[~times.str.fullmatch(r"\d+\.\d{9}").fillna(False)]
-        if len(wrong):
-            raise ValueError(f"not a time in seconds with nine digits: {wrong.iloc[0]!r}")
+        lines = table.partition("\n")[2].partition("-----")[0].splitlines()
+        wrong = [line for line in lines if not _ROW.fullmatch(line)]
+        if wrong:
+            raise ValueError(f"not two times in seconds with nine digits: {wrong[0]!r}")
         # As integers: a float cannot hold a time since 1970 in ns.
-        sent, received = times.str.replace(".", "").to_numpy(np.int64).reshape(-1, 2).T
+        times = [line.replace(".", "").split(",")[1:3] for line in lines]
+        sent, received = np.array(times, dtype=np.int64).T
         if (received <= sent).any():
             raise ValueError("a round trip is not positive")
         if valid - back > dropped + 1:

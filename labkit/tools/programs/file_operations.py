@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter_ns as now
+from typing import Any
 
 Columns = dict[str, list[int]]
 #: How long opening /dev/null took, each time that the CPU was timed, in ns.
@@ -65,13 +66,13 @@ def open_close(path: str, count: int) -> Columns:
     return {"latency_ns": opened, "close_ns": closed, "call_ns": called}
 
 
-def first_write(folder: str, written_b: int) -> Columns:
-    """Open each file of a folder for writing, write to its start and flush; then once more.
+def first_write(folder: str, count: int) -> Columns:
+    """Write 1,024 bytes to the start of each file of a folder and flush, opened for it; then again.
 
     All are read first, so that a copy need not read from the disk.
     """
-    content, columns = b"x" * written_b, {"latency_ns": list[int](), "again_ns": list[int]()}
-    paths = [str(path) for path in sorted(Path(folder).iterdir())]
+    content, columns = b"x" * 1024, {"latency_ns": list[int](), "again_ns": list[int]()}
+    paths = [str(path) for path in sorted(Path(folder).iterdir())][:count]
     for path in paths:
         with Path(path).open("rb", buffering=0) as whole:
             while whole.read(1 << 20):
@@ -109,13 +110,11 @@ def listing(path: str) -> int:
     return ended - began
 
 
-def main(operation: str, options: str) -> None:
+def main(operation: str, warm_up: int, **options: Any) -> None:
     """Run an operation and print its times but the first, after writing dirty pages of others."""
-    given = json.loads(options)
-    warm_up = given.pop("warm_up", 0)
     os.sync()
     time_cpu()
-    columns: Columns = globals()[operation](**given)
+    columns: Columns = globals()[operation](**options)
     time_cpu()
     done = len(columns["latency_ns"]) * (2 if operation in ("open_close", "first_write") else 1)
     samples = {name: times[warm_up:] for name, times in columns.items()}
@@ -123,4 +122,4 @@ def main(operation: str, options: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], **json.loads(sys.argv[2]))

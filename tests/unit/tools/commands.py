@@ -12,8 +12,8 @@ from labkit.tools.base import Client
 PAPERS = {"memcached": "memtier_benchmark", "nginx": "wrk2"}
 
 
-def commands() -> dict[str, Client | Workload]:
-    """Return one client or server of each kind by its name."""
+def commands() -> dict[str, str]:
+    """Return one client or server of each kind by its name, a line each."""
     found: dict[str, Client | Workload] = {
         "thrift server": thrift_rpc.server(),
         "thrift busy": thrift_rpc.busy(0.2),
@@ -46,11 +46,11 @@ def commands() -> dict[str, Client | Workload]:
             found[f"{name} server"] = application.server
             found[f"{name} {application.tool}"] = application.client(ADDRESS, seconds=7)
     delayed = with_tools({})["postgresql 300/s"].client(ADDRESS, seconds=7, commit_delay_us=13000)
-    return found | {"postgresql delayed": delayed}
+    return {name: _shown(one) for name, one in {**found, "postgresql delayed": delayed}.items()}
 
 
-def shown(one: Client | Workload) -> str:
-    """Return what is compared, in a line; a program of labkit is one word."""
+def _shown(one: Client | Workload) -> str:
+    """Return what is compared; a program of labkit is one word."""
     described = {name: value for name, value in vars(one).items() if name != "parse"}
     described["argv"] = ["(program)" if "\nimport " in word else word for word in one.argv]
     if isinstance(one, Client):

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from labkit.hosts import LocalHost
-from labkit.hosts.host import Result
 from labkit.tools import (
     datagrams,
     file_operations,
@@ -23,6 +21,7 @@ from labkit.tools import (
     memcached,
     memtier,
     pgbench,
+    repeat,
     services,
     sfnt_pingpong,
     sockperf,
@@ -40,7 +39,7 @@ def read(name: str) -> str:
 
 
 class Recording(NamedTuple):
-    parse: Callable[[str, str], Measurement]
+    parse: Callable[..., Measurement]
     output: str
     log: str = ""
 
@@ -51,45 +50,104 @@ class Recording(NamedTuple):
         return self.parse(*self.texts())
 
 
-HTTP = partial(h2load.parse, rate=200, seconds=1.0, connections=10, warmup=0.5)
+H2LOAD = {"rate": 200, "connections": 10, "seconds": 1.0}
+ONCE = h2load.load(ADDRESS, file="1m", seconds=1, rate=100, connections=10)
+PARSERS: dict[str, Callable[..., Measurement]] = {
+    "bonnie": services.parse_bonnie,
+    "datagrams": partial(datagrams.parse, rate=2000),
+    "file_operations": file_operations.parse,
+    "h2load": partial(h2load.parse, **H2LOAD, warmup=0.5),
+    "h2load, fast": partial(h2load.parse, rate=10_000, seconds=0.2, connections=100, warmup=0.1),
+    "h2load, once": ONCE.parse,
+    "h2load, step": partial(h2load.parse, rate=200, seconds=9.0, connections=200, warmup=1.0),
+    "iperf3 tcp": iperf3.parse,
+    "iperf3 udp": partial(iperf3.parse, mbit_per_s=100),
+    "linpack": services.parse_linpack,
+    "memcached": memcached.parse,
+    "memtier": partial(memtier.parse, stored=7),
+    "netperf": partial(services.parse_netperf, seconds=1),
+    "pgbench": partial(pgbench.parse, rate=100),
+    "pgbench, fast": partial(pgbench.parse, rate=20_000, warmup=0.5),
+    "repeat": partial(repeat.parse, services.parse_linpack),
+    "sfnt_pingpong": partial(sfnt_pingpong.parse, size=64),
+    "sockperf": sockperf.parse,
+    "stream": services.parse_stream,
+    "thrift_rpc": thrift_rpc.parse,
+    "wrk2": partial(wrk2.parse, rate=3000, seconds=5),
+    "wrk2, short": partial(wrk2.parse, rate=3000, seconds=3),
+    "wrk2, cases": partial(wrk2.parse, rate=2000, seconds=10),
+    "wrk2, terabytes": partial(wrk2.parse, rate=10_000, seconds=110),
+}
+#: The name of a parser, the output that it reads, and its log if there is one.
+_FILES = """
+bonnie: bonnie.txt
+bonnie: bonnie-short.txt
+datagrams: sockperf-throughput.txt
+datagrams: sockperf-throughput-short.txt
+file_operations: file-operations-open.json
+file_operations: file-operations-write.json
+file_operations: file-operations-first-write-de.json
+h2load: h2load.txt h2load.log
+h2load, fast: h2load-rate-not-reached.txt h2load-rate-not-reached.log
+h2load, once: h2load-1m-run.json
+h2load, once: h2load-404-run.json
+h2load, step: cases/h2load-clock-20ms/out.txt cases/h2load-clock-20ms/requests.log
+h2load, step: cases/h2load-clock-forward/out.txt cases/h2load-clock-forward/requests.log
+iperf3 tcp: iperf3-tcp.json
+iperf3 udp: iperf3-udp.json
+iperf3 tcp: iperf3-udp-lossy.json
+iperf3 tcp: cases/iperf3-nan-in-interval/out.json
+linpack: linpack.txt
+memcached: memcached-text.json
+memcached: memcached-binary.json
+memtier: memtier-memcache_text.txt memtier-memcache_text.json
+memtier: memtier-memcache_binary.txt memtier-memcache_binary.json
+netperf: netperf.txt
+netperf: netperf-de.txt
+pgbench: pgbench.txt pgbench.log
+pgbench, fast: pgbench-rate-not-reached.txt pgbench-rate-not-reached.log
+repeat: repeat-linpack.json
+sfnt_pingpong: sfnt-udp.txt sfnt-udp-64.dat
+sfnt_pingpong: sfnt-udp--rtt.txt sfnt-udp--rtt-64.dat
+sfnt_pingpong: sfnt-udp--spin.txt sfnt-udp--spin-64.dat
+sockperf: sockperf-block.txt sockperf-block.log
+sockperf: sockperf-spin.txt sockperf-spin.log
+sockperf: sockperf-tcp.txt sockperf-tcp.log
+stream: stream.txt
+thrift_rpc: thrift-closed.json
+thrift_rpc: thrift-open-de.json
+wrk2: wrk2-1k.txt
+wrk2: wrk2-1m-rate-not-reached.txt
+wrk2, short: wrk2-404.txt
+wrk2, terabytes: cases/wrk2-terabytes/out.txt
+wrk2, cases: cases/wrk2-timeouts/out.txt
+"""
+_SPLIT = [line.partition(": ") for line in _FILES.strip().splitlines()]
+#: Every recording that can be read, by its output; and the first of each parser, by its name.
+ALL = {files.split()[0]: Recording(PARSERS[name], *files.split()) for name, _, files in _SPLIT}
 RECORDINGS = {
-    "bonnie": Recording(services.parse_bonnie, "bonnie.txt"),
-    "datagrams": Recording(partial(datagrams.parse, rate=2000), "sockperf-throughput.txt"),
-    "file_operations": Recording(file_operations.parse, "file-operations-open.json"),
-    "h2load": Recording(HTTP, "h2load.txt", "h2load.log"),
-    "iperf3 tcp": Recording(iperf3.parse, "iperf3-tcp.json"),
-    "iperf3 udp": Recording(partial(iperf3.parse, mbit_per_s=100), "iperf3-udp.json"),
-    "linpack": Recording(services.parse_linpack, "linpack.txt"),
-    "memcached": Recording(memcached.parse, "memcached-text.json"),
-    "memtier": Recording(memtier.parse, "memtier-memcache_text.txt", "memtier-memcache_text.json"),
-    "netperf": Recording(partial(services.parse_netperf, seconds=1), "netperf.txt"),
-    "pgbench": Recording(partial(pgbench.parse, rate=100), "pgbench.txt", "pgbench.log"),
-    "sfnt_pingpong": Recording(
-        partial(sfnt_pingpong.parse, size=64), "sfnt-udp.txt", "sfnt-udp-64.dat"
-    ),
-    "sockperf": Recording(sockperf.parse, "sockperf-block.txt", "sockperf-block.log"),
-    "stream": Recording(services.parse_stream, "stream.txt"),
-    "thrift_rpc": Recording(thrift_rpc.parse, "thrift-closed.json"),
-    "wrk2": Recording(partial(wrk2.parse, rate=3000, seconds=5), "wrk2-1k.txt"),
+    name: Recording(PARSERS[name], *files.split())
+    for name, _, files in reversed(_SPLIT)
+    if "," not in name
 }
 
 
-class Prints(LocalHost):
-    """A host on which every program prints the same, or (127) is not found."""
-
-    def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__()
-        self.text, self.status = text, status
-
-    def run(self, *argv: str, **options: object) -> Result:
-        return Result(argv, self.name, self.status, self.text, "", 0.0)
+def shown(recording: Recording) -> str:
+    """Return what is read of a recording, in a line."""
+    found = recording.measurement()
+    samples = {
+        name: [len(one), *map(int, [one[0], one[-1], one.min(), one.max(), one.sum()])]
+        for name, one in found.samples.items()
+    }
+    metrics = {name: float(f"{value:.12g}") for name, value in sorted(found.metrics.items())}
+    return str((metrics, samples, found.messages, found.flags, dict(found.mechanisms)))
 
 
 def as_run(stdout: str, files: str, seconds: float = 1.0, cpu_s: float = 0.0) -> str:
     """Return what labkit's program prints of a tool that was run once, on one CPU."""
-    ran = {"stdout": stdout, "files": files, "cpu_ns": cpu_s * 1e9}
-    ran |= {"start_ns": 5, "end_ns": 5 + seconds * 1e9}
-    return json.dumps({"cpus": 1, "first": "", "runs": [ran]})
+    found = {"stdout": stdout, "files": files, "cpu_ns": cpu_s * 1e9}
+    found |= {"start_ns": 5, "end_ns": 5 + seconds * 1e9}
+    return json.dumps({"cpus": 1, "first": "", "runs": [found]})
 
 
 def ran(

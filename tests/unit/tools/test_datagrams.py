@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recordings import read
+from recordings import ran, read
 
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
@@ -17,28 +17,20 @@ from labkit.runtimes.base import wait_ready
 from labkit.tools import datagrams
 from labkit.tools.base import python
 
-WHOLE = read("sockperf-throughput.txt")
-SHORT = read("sockperf-throughput-short.txt")
 
-
-def test_the_number_sent_is_exact_and_a_rate_that_was_not_reached_flagged() -> None:
-    measurement = datagrams.parse(WHOLE, rate=2000)
-    words = WHOLE[WHOLE.index("Total of") :].split()
-    assert measurement.messages == int(words[2]) == measurement.metrics["sent"]
-    assert measurement.metrics["send_seconds"] == float(words[6]) and measurement.flags == ()
-    reached = datagrams.parse(SHORT).metrics["sent_per_s"]
-    (flag,) = datagrams.parse(SHORT, rate=50_000_000).flags
-    assert flag == f"rate not reached: {reached:,.1f} of 50,000,000.0 per second"
-    assert datagrams.parse(SHORT, rate=int(reached * 1.009)).flags == ()
-    text = WHOLE.replace(" sec\n", " sec (7 messages skipped)\n", 1)
+def test_what_was_not_sent_in_its_turn_is_flagged() -> None:
+    whole = read("sockperf-throughput.txt")
+    text = whole.replace(" sec\n", " sec (7 messages skipped)\n", 1)
     assert datagrams.parse(text).flags == ("7 datagrams were not sent in their turn",)
 
 
-@pytest.mark.parametrize(
-    ("size", "rate"), [(1454, 82_237), (28, 1_329_787), (14, 1_488_095), (18, 1_488_095)]
-)
+@pytest.mark.parametrize(("size", "rate"), [(1454, 82_237), (28, 1_329_787), (14, 1_488_095)])
 def test_the_rate_of_a_link(size: int, rate: int) -> None:
     assert datagrams.line_rate(size, 1e9) == pytest.approx(rate, abs=1)
+
+
+def looks(pid: int, middle: float) -> list[str]:
+    return [*python("datagram_sink", "count", pid=pid, settle=0.2, middle=middle, end=0)]
 
 
 @pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="no /usr/bin/python3")
@@ -50,9 +42,8 @@ def test_a_sink_counts_every_datagram_and_answers_none() -> None:
     with subprocess.Popen(workload.argv, stdin=subprocess.DEVNULL) as process:
         reading = {"pid": process.pid, "port": workload.port, "protocol": workload.protocol}
         wait_ready(LocalHost(), reading, workload)
-        argv = python("datagram_sink", "count", pid=process.pid, settle=0.2, middle=3, end=0)
         with (
-            subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as counting,
+            subprocess.Popen(looks(process.pid, 3), stdout=subprocess.PIPE, text=True) as counting,
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
         ):
             sender.connect(("127.0.0.1", port))
@@ -67,13 +58,9 @@ def test_a_sink_counts_every_datagram_and_answers_none() -> None:
     assert datagrams.parse_watch(printed).metrics["packets_per_s"] >= 0
     rows = [line.split() for line in table if f":{port:04X} " in line]
     assert [row[4] for row in rows] == ["00000000:00000000"]  # nothing waits in its queue
-
-
-def test_a_process_without_a_socket_is_not_counted() -> None:
-    argv = python("datagram_sink", "count", pid=1 << 22, settle=0, middle=0, end=0)
-    printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    ended = ran(looks(1 << 22, 0))  # a process that is not there
     with pytest.raises(ToolOutput, match="did not run all the time"):
-        datagrams.parse_watch(printed)
+        datagrams.parse_watch(ended.stdout)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +69,6 @@ def test_a_process_without_a_socket_is_not_counted() -> None:
         ((1_000_000_000, {"77": 500}), (1_600_000_000, {"77": 3_500}), 5000.0),
         ((0, {"77": 2**32 - 1000}), (1_000_000_000, {"77": 1000}), 2000.0),
         ((0, {"77": 1}), (1_000_000_000, {"78": 2}), None),
-        ((5, {"77": 1}), (5, {"77": 2}), None),
         ((9, {"77": 1}), (5, {"77": 2}), None),
     ],
 )

