@@ -12,19 +12,19 @@ from typing import Any
 
 from labkit.hosts import Host
 from labkit.placement import Placement, Workload, waiting
-from labkit.tools import h2load, iperf3, memcached, memtier, pgbench, wrk2
+from labkit.tools import h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
 from labkit.tools.base import Client, Measurement, first_built, one_of
 from labkit.tools.parsing import flag
 
 #: From this share of its CPUs on, a load is flagged as the possible bottleneck.
 SATURATED = 0.95
-#: The tools of each family of applications with one server; the first is the default. Each has
-#: `TOOL`, `probe`, `SERVER` and `load`.
-TOOLS: Mapping[str, Mapping[str, ModuleType]] = {
-    "iperf3": {iperf3.TOOL: iperf3},
-    "memcached": {"labkit": memcached, memtier.TOOL: memtier},
-    "nginx": {h2load.TOOL: h2load, wrk2.TOOL: wrk2},
-    "postgresql": {pgbench.TOOL: pgbench},
+#: The server of each family of applications, and its tools with `TOOL`, `probe` and `load`, of
+#: which the first is the default.
+FAMILIES: Mapping[str, tuple[Workload, Mapping[str, ModuleType]]] = {
+    "iperf3": (iperf3.SERVER, {iperf3.TOOL: iperf3}),
+    "memcached": (memcached.SERVER, {"labkit": memcached, memtier.TOOL: memtier}),
+    "nginx": (nginx.SERVER, {h2load.TOOL: h2load, wrk2.TOOL: wrk2}),
+    "postgresql": (pgbench.SERVER, {pgbench.TOOL: pgbench}),
 }
 #: The options of each load; defaults of its tool are the paper's where it has them.
 _LOADS: Mapping[str, Mapping[str, Any]] = {
@@ -51,13 +51,7 @@ class Application:
     load: Callable[..., Client]
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
-        """Return the load on a server, to be run inside a placement; options are the load's.
-
-        Its metrics are ``throughput_mbit_per_s`` (of memcached and nginx what their connections
-        carried), ``requests_per_s`` or ``transactions_per_s``; with a schedule ``offered_per_s``
-        and ``reached``, the achieved share; ``lost_share``; statistics of ``latency_ns``,
-        ``set_latency_ns`` and ``get_latency_ns``; and the tool's own.
-        """
+        """Return the load on a server, to be run inside a placement; options are the load's."""
         client = self.load(address, seconds=seconds, **{**_LOADS[self.name], **options})
 
         def parse(stdout: str, log: str) -> Measurement:
@@ -71,20 +65,17 @@ class Application:
 
 
 def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
-    """Return every application by its name, with the first of a family's tools that images have.
-
-    ``{"nginx": "wrk2 or h2load"}``: the tools of some families, as in `TOOLS`.
-    """
+    """Return every application by its name, with other tools: ``{"nginx": "wrk2 or h2load"}``."""
     for family in tools:
-        one_of("family", family, tuple(TOOLS))
+        one_of("family", family, FAMILIES)
     chosen = {
-        family: known[first_built(tools.get(family, next(iter(known))), tuple(known))]
-        for family, known in TOOLS.items()
+        family: (family, server, known[first_built(tools.get(family, next(iter(known))), known)])
+        for family, (server, known) in FAMILIES.items()
     }
-    named = {name: chosen[name.split()[0]] for name in _LOADS}
     return {
-        name: Application(name, name.split()[0], one.TOOL, one.probe, one.SERVER, one.load)
-        for name, one in named.items()
+        name: Application(name, family, tool.TOOL, tool.probe, server, tool.load)
+        for name in _LOADS
+        for family, server, tool in [chosen[name.split()[0]]]
     }
 
 

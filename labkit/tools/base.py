@@ -7,7 +7,7 @@ A tool is one module of this package: functions that return a `Client` or a serv
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ def is_built(tool: str) -> bool:
     return tool not in UNPACKAGED or os.access(project("containers/apps/local") / tool, os.X_OK)
 
 
-def first_built(text: str, known: tuple[str, ...]) -> str:
+def first_built(text: str, known: Collection[str]) -> str:
     """Return the first of tools such as ``"wrk2 or h2load"`` that images have, or the last."""
     names = text.split(" or ")
     for name in names:
@@ -112,7 +112,7 @@ def first_built(text: str, known: tuple[str, ...]) -> str:
     return chosen
 
 
-def one_of(what: str, value: object, known: tuple[str, ...]) -> None:
+def one_of(what: str, value: object, known: Collection[str]) -> None:
     """Raise `UsageError` with the nearest name unless the value is a known one."""
     if value not in known:
         raise UsageError(f"unknown {what} {value!r}", remedy=suggestion(value, known))

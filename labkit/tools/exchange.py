@@ -22,7 +22,7 @@ NETWORKS = ("host", "bridge", "nat", "macvlan")
 
 def first_built(tool: str) -> str:
     """Return the tool, of several the first that the rig's images have."""
-    return base.first_built(tool, tuple(TOOLS))
+    return base.first_built(tool, TOOLS)
 
 
 def infeasible(tool: str, wait: str, placement: Placement) -> str | None:

@@ -11,7 +11,7 @@ probe = prober(r"Python (\S+)", PYTHON, "--version", package="python3")
 
 def write(*, size_b: int, count: int, flush: str = "flush") -> Client:
     """Return the client that writes to one open file, flushes each time, and removes it."""
-    one_of("flush", flush, tuple(FLUSHES))
+    one_of("flush", flush, FLUSHES)
     options = {"path": "/data/written", "size_b": size_b, "flush": flush}
     return _client("write", count, FLUSHES[flush] + size_b / 200e6, _warm_up(count), options)
 
@@ -49,11 +49,7 @@ def _client(
 
 
 def parse(stdout: str, log: str = "") -> Measurement:
-    """Read ``latency_ns`` of each operation, and the program's other columns.
-
-    The mechanism ``reference_ns`` is how long it took to open and close /dev/null: the longest of
-    the times before, between and after the operations.
-    """
+    """Read the times of each operation, and how fast the CPU was."""
     with reading("file operations", stdout):
         found, samples = document(stdout)
         speed = {"reference_ns": float(found["reference_ns"])}

@@ -17,11 +17,10 @@ from functools import partial
 import numpy as np
 
 from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.nginx import SERVER, url
+from labkit.tools.nginx import url
 from labkit.tools.parsing import Column, flag, latency, reading, rows, scheduled, shortfall
 from labkit.tools.repeat import once
 
-__all__ = ["SERVER", "TOOL", "load", "parse", "probe"]
 TOOL = "h2load"
 #: Seconds of load before the measured time, and for answers before the tool is ended.
 WARMUP, GRACE = 0.5, 0.5
@@ -56,11 +55,7 @@ def load(
 def parse(
     stdout: str, log: str, *, rate: float, seconds: float, connections: int, warmup: float = 0.0
 ) -> Measurement:
-    """Read the log's requests that were begun in the measured time, from which ``start_ns`` counts.
-
-    ``due_latency_ns`` counts from when a request was due, ``achieved_per_s`` answers that ended in
-    the time, ``failed`` requests without an answer, ``not_200`` other answers than the file.
-    """
+    """Read the requests that began in the measured time, and count answers that ended in it."""
     with reading(TOOL, stdout, log):
         if "starting benchmark" not in stdout:
             raise ValueError("it did not start")

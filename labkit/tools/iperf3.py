@@ -46,8 +46,8 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement
         sent, received, use = end["sum_sent"], end["sum_received"], end["cpu_utilization_percent"]
         if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
             raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
-        metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
-        metrics |= {"sent_mbit_per_s": sent["bits_per_second"] / 1e6}
+        rates = {"throughput": received["bits_per_second"], "sent": sent["bits_per_second"]}
+        metrics = {f"{name}_mbit_per_s": rate / 1e6 for name, rate in rates.items()}
         if report["start"]["test_start"]["protocol"] == "UDP":
             total, arrived = end["sum"], received["bytes"] / sent["bytes"]
             packets, lost, loss = (

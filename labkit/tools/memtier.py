@@ -9,11 +9,10 @@ from functools import partial
 from itertools import pairwise
 
 from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.memcached import PORT, SERVER, SIZE
+from labkit.tools.memcached import PORT, SIZE
 from labkit.tools.parsing import check_duration, flag, json_in, reading
 from labkit.tools.repeat import once
 
-__all__ = ["SERVER", "TOOL", "load", "parse", "probe"]
 TOOL = "memtier_benchmark"
 #: The percentiles that it is asked for, in the names of its file.
 _QUANTILES = {"median": "p50.00", "p90": "p90.00", "p95": "p95.00", "p99": "p99.00"}
@@ -45,16 +44,13 @@ def load(
     argv += " --print-percentiles=50,90,95,99,99.9 --json-out-file=memtier.json"
     reader = partial(parse, stored=keys, seconds=seconds)
     client = Client(tuple(argv.split()), address, seconds + 6.0, reader, samples_in_stdout=True)
-    # Its process mostly sleeps for another second after the last answer.
+    # Its process mostly sleeps for another second after the last answer. Starting takes some 0.2 s
+    # of CPU time, so that the share of a short run may be above 1.
     return once(client, first=store.split(), threads=threads, busy=seconds)
 
 
 def parse(stdout: str, log: str, *, stored: int = 0, seconds: float | None = None) -> Measurement:
-    """Read the JSON file, which does not count the requests that `stored` the keys.
-
-    Metrics are as of `labkit.tools.memcached.parse`. The ``tool_cpu`` of a short run may be above
-    1, as starting (some 0.2 s) counts too.
-    """
+    """Read the JSON file, which does not count the requests that `stored` the keys."""
     with reading(TOOL, stdout, log, needs="memtier_benchmark 1.4"):
         if "\nALL STATS\n" not in stdout or not log.strip():
             raise ValueError("it printed no summary, or its file is empty")

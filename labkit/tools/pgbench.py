@@ -87,9 +87,7 @@ def parse(
 ) -> Measurement:
     """Read the line of every transaction that began in the measured time, in order of their ends.
 
-    It begins `warmup` seconds after the first, and lasts for `seconds`, or until connections are
-    closed. ``achieved_per_s`` counts those that ended in it, and is flagged where more are missing
-    than 1 % and `CHANCE` standard deviations.
+    It begins `warmup` seconds after the first, and lasts for `seconds`, or until connections close.
     """
     with reading(TOOL, stdout, log, needs="pgbench 15"):
         ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))

@@ -29,9 +29,8 @@ _KEYS = "THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME,LOCAL_SEND_SIZE,PROTOCOL"
 
 
 def positive(text: str) -> float:
-    """Return a number of the locale C, which must be finite and above 0."""
-    value = float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", text) else math.nan
-    if not 0 < value < math.inf:
+    """Return a number, which must be finite and above 0."""
+    if not 0 < (value := float(text)) < math.inf:
         raise ValueError(f"{text!r} is not a positive number")
     return value
 

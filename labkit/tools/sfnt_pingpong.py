@@ -42,10 +42,7 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str) -> Client:
 
 
 def parse(stdout: str, log: str = "", *, size: int, messages: int = 0) -> Measurement:
-    """Read ``rtt_ns``, whole round trips of one size: the summary, and a value a line of the log.
-
-    Where the tool was run without ``--rtt``, its values are halves, rounded down to a ns.
-    """
+    """Read ``rtt_ns``, whole round trips of one size, from the summary and the log."""
     with reading(TOOL, stdout, log):
         ((_, _, least, _, most, _, _, count),) = (
             line.split() for line in re.findall(rf"^\t{size}(?:\t\d+){{7}}$", stdout, re.MULTILINE)
@@ -55,6 +52,6 @@ def parse(stdout: str, log: str = "", *, size: int, messages: int = 0) -> Measur
         if ends != (int(count), int(least), int(most)) or values.min() <= 0:
             raise ValueError("its raw file holds {:,} values from {} to {} ns".format(*ends))
         (trips,) = re.findall(r"^# reporting: (RTT|1/2 RTT)$", stdout, re.MULTILINE)
-    rtt = values if trips == "RTT" else values * 2
+    rtt = values if trips == "RTT" else values * 2  # without --rtt, halves are rounded down to a ns
     flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
     return Measurement({"rtt_ns": rtt}, messages=len(rtt) + WARMUP, flags=flags)

@@ -37,7 +37,7 @@ probe = prober(r"(\d+\.\d+\S*)", TOOL, "--version")
 
 def server(wait: str) -> Workload:
     """Return the echo server; it waits as its client does, as both ends did in the paper."""
-    one_of("way to wait", wait, tuple(WAITS))
+    one_of("way to wait", wait, WAITS)
     return Workload((*f"sockperf server -i 0.0.0.0 -p {PORT}".split(), *WAITS[wait][0]), PORT)
 
 
@@ -48,7 +48,7 @@ def duration(messages: int, wait: str) -> int:
 
 def ping_pong(address: str, *, messages: int, size: int, wait: str) -> Client:
     """Return the client: `messages` round trips of `size` bytes (14 or more), one at a time."""
-    one_of("way to wait", wait, tuple(WAITS))
+    one_of("way to wait", wait, WAITS)
     seconds = duration(messages, wait)
     argv = f"sockperf ping-pong -i {address} -p {PORT} -m {size} -t {seconds}".split()
     argv += [*WAITS[wait][0], "--full-log", "{log}"]

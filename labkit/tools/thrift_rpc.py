@@ -84,11 +84,9 @@ def client(
 
 
 def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measurement:
-    """Read of each call when it was due (``start_ns``), and how long from then to its answer.
+    """Read of each call when it was due, and how long from then until it was sent and answered.
 
-    ``lateness_ns`` is from then to when it was sent; in a closed loop a call is due when it is
-    sent. ``client_delay`` is the share of the time in which the client waited for a CPU, where the
-    kernel counts it: its own stalls are part of the measurement.
+    In a closed loop a call is due when it is sent. The client's own stalls are flagged.
     """
     with reading("the Thrift client", stdout):
         found, samples = document(stdout)

@@ -11,11 +11,10 @@ import re
 from functools import partial
 
 from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.nginx import SERVER, url
+from labkit.tools.nginx import url
 from labkit.tools.parsing import check_duration, flag, reading, scheduled, shortfall
 from labkit.tools.repeat import once
 
-__all__ = ["SERVER", "TOOL", "load", "parse", "probe"]
 #: Threads among which the connections are divided.
 TOOL, THREADS = "wrk2", 2
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
@@ -51,11 +50,7 @@ def load(
 def parse(
     stdout: str, log: str = "", *, rate: float, seconds: float, connections: int = 100
 ) -> Measurement:
-    """Read the rate over the whole run and the histogram, exactly where it has a quantile's level.
-
-    ``answer_b`` and ``throughput_mbit_per_s`` include the head of an answer, ``not_200`` counts
-    other answers than 2xx and 3xx, and ``socket_errors`` timeouts too.
-    """
+    """Read the rate and the histogram, which is exact where it has a quantile's level."""
 
     def found(pattern: str) -> list[tuple[str, ...]]:
         return [match.groups() for match in re.finditer(pattern, stdout, re.MULTILINE)]

@@ -18,10 +18,7 @@ _reference_ns: list[float] = []
 
 
 def time_cpu() -> None:
-    """Time opening and closing /dev/null: the median of five loops of some 0.2 ms.
-
-    On a slow CPU it takes longer by about the same factor as what does not wait for a disk.
-    """
+    """Time opening and closing /dev/null, which a slow CPU slows down as much as operations."""
     times = []
     for _ in range(5):
         began = now()
@@ -67,13 +64,10 @@ def open_close(path: str, count: int) -> Columns:
 
 
 def first_write(folder: str, count: int) -> Columns:
-    """Write 1,024 bytes to the start of each file of a folder and flush, opened for it; then again.
-
-    All are read first, so that a copy need not read from the disk.
-    """
+    """Open each file of a folder, write 1,024 bytes to its start and flush; then once more."""
     content, columns = b"x" * 1024, {"latency_ns": list[int](), "again_ns": list[int]()}
     paths = [str(path) for path in sorted(Path(folder).iterdir())][:count]
-    for path in paths:
+    for path in paths:  # so that a copy need not read from the disk
         with Path(path).open("rb", buffering=0) as whole:
             while whole.read(1 << 20):
                 pass

@@ -51,10 +51,7 @@ def check(data: bytes, begin: bytes, length: int) -> None:
 def load(
     sockets: list[socket.socket], operations: list[list[Operation]], kinds: list[int], last: int
 ) -> list[list[int]]:
-    """Keep one operation under way on each connection until the end and until all is answered.
-
-    Return beginning, latency and kind of each.
-    """
+    """Keep an operation under way on each connection; return when each began, its time and kind."""
     random, turns = Random(1), {}
     drawn = cycle([random.randrange(len(operations[GET])) for _ in range(65_537)])
     for one in sockets:
