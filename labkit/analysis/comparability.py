@@ -58,14 +58,15 @@ class Subject:
         """Conditions of the baselines, or of the cells of a claim without any."""
         return self.evidence.of(*self.claim.baselines)
 
-    def trials(self, conditions: Mask) -> pd.DataFrame:
-        """Return the successful trials of some conditions."""
+    def trials(self, conditions: Mask, *columns: str) -> pd.DataFrame:
+        """Return columns of the successful trials of some conditions, NaN where not measured."""
         table = self.evidence
-        return table.trials[table.ok & conditions[table.condition]]
+        return table.trials.reindex(columns=columns)[table.ok & conditions[table.condition]]
 
     def largest(self, column: str, conditions: Mask, statistic: str = "median") -> float:
-        """Return the largest median, or other statistic, of some conditions."""
-        return float(np.fmax.reduce(self.evidence.by_condition(column, statistic)[conditions]))
+        """Return the largest median, or other statistic, of some conditions; NaN of none."""
+        found = self.evidence.by_condition(column, statistic)[conditions]
+        return float(np.fmax.reduce(found, initial=np.nan))
 
     def stable(self, role: str = "sut") -> Mapping[str, Any]:
         """Return the facts of a host that do not change while it runs."""
@@ -122,14 +123,15 @@ def _link(wanted: float, subject: Subject) -> str:
 def _cpu_use(subject: Subject) -> float:
     """Return the share of a CPU that the server uses at most: without a quota it uses that."""
     cells = [cell | {"quota_us": "all"} for cell in expand(subject.claim.of)]
-    trials = subject.trials(subject.evidence.of(*cells))
+    names = ("cpu_ns", "elapsed_ns", "warmup_ns")
+    trials = subject.trials(subject.evidence.of(*cells), *names)
     use = trials["cpu_ns"] / (trials["elapsed_ns"] + trials["warmup_ns"])
     return float(use.groupby(subject.evidence.condition[trials.index]).median().max())
 
 
 def _carried(subject: Subject) -> float:
     """Return the share of the packets that a baseline forwards."""
-    trials = subject.trials(subject.baselines)
+    trials = subject.trials(subject.baselines, "packets_per_s", "sent_per_s")
     return float((trials["packets_per_s"] / trials["sent_per_s"]).median())
 
 
@@ -152,8 +154,6 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
     """Return what a claim needs whose baseline is many times off the paper's, in some columns."""
     times = subject.claim.regime
     for column, paper in wanted.items():
-        if column not in subject.evidence.trials:
-            continue
         found = subject.largest(column, subject.baselines)
         if found > 0 and not 1 / times <= found / paper <= times:
             amounts = [words.amount(one, column) for one in (paper, found)]
@@ -162,9 +162,7 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
 
 
 def _routers(subject: Subject) -> str:
-    if "router" not in subject.evidence.trials:
-        return ""
-    routers = set(subject.trials(subject.all)["router"])
+    routers = set(subject.trials(subject.all, "router")["router"].dropna())
     return " and ".join(sorted(routers - {""}))
 
 
@@ -189,17 +187,17 @@ _OF_RIG: dict[str, Rule] = {
 _OF_TRIALS: dict[str, Rule] = {
     "cpu_use": _rule(
         _cpu_use,
-        lambda here, wanted: bool(wanted[0] <= here <= wanted[1]),
+        lambda here, wanted: not (here < wanted[0] or here > wanted[1]),
         "a server that uses {wanted[0]:.0%} to {wanted[1]:.0%} of a CPU (here {here:.0%})",
     ),
     "carried": _rule(
         _carried,
-        operator.ge,
+        lambda here, wanted: not here < wanted,
         "a CPU that forwards the rate of the link (here the baseline carries {here:.0%})",
     ),
     "offered": _offered,
     "samples": _rule(
-        lambda subject: int(subject.trials(subject.all)["n_samples"].min()),
+        lambda subject: int(subject.trials(subject.all, "n_samples").min().iloc[0]),
         operator.ge,
         "{wanted:,} samples a trial (here {here:,})",
     ),
@@ -235,7 +233,7 @@ def _always(subject: Subject) -> list[str]:
     ):
         tools = subject.campaign.settings.get("tools", {})
         for tool in _TIMERS.keys() & {tools.get(one) for one in conditions["application"]}:
-            trials = subject.trials(subject.all)
+            trials = subject.trials(subject.all, "placement", claim.value)
             if np.ptp(trials.groupby("placement")[claim.value].median()) < _TIMERS[tool]:
                 tick = words.amount(_TIMERS[tool], claim.value)
                 found.append(f"a load tool with a finer timer than {tick} (here {tool})")

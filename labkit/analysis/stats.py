@@ -230,6 +230,8 @@ class BlockTable:
     def by_condition(self, column: str, statistic: str = "median") -> Floats:
         """Return a statistic of each condition's successful trials, NaN where there is none."""
         key = (column, statistic)
+        if column not in self.trials:
+            return np.full(len(self.conditions), np.nan)
         if key not in self._statistics:
             groups = self.trials[column][self.ok].groupby(self.condition[self.ok])
             found = groups.agg(statistic).reindex(range(len(self.conditions)))

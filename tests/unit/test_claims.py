@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,9 @@ from labkit.analysis import claims
 from labkit.analysis.claims import Claim, Evidence, combine, current, evaluate, findings, ledger
 from labkit.analysis.comparability import RULES
 from labkit.analysis.stats import compare
+from labkit.data import by_study
 from labkit.errors import DatasetError
+from labkit.units import column
 
 PLACES = ["bare", "docker"]
 ABOUT = {"id": "p-c", "source": "p", "says": "", "place": "", "study": "made-up", "value": "ns"}
@@ -301,6 +304,23 @@ def test_the_ledger_of_the_reference_is_as_committed():
     numbers = ["estimate", "low", "high", "p_adjusted"]
     expected = golden[numbers].apply(pd.to_numeric, errors="coerce")
     pd.testing.assert_frame_equal(rows[numbers].astype(float), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("conditions", "metrics"), [(0.1, 1), (0.5, 1), (1, 0), (1, 0.5)])
+def test_every_claim_is_judged_on_a_part_of_its_campaign(conditions, metrics):
+    every = [claim for paper in claims.load_papers() for claim in paper.claims]
+    for study, campaign in by_study("data/reference").items():
+        factors, trials = [*campaign.factors], campaign.trials
+        levels = trials[factors].drop_duplicates()
+        part = trials.merge(levels.head(round(conditions * len(levels)) or 1))
+        values = [name for name in trials if column(name).kind in ("metric", "share", "counter")]
+        dropped = values[round(metrics * len(values)) :]
+        evidence = replace(campaign)
+        evidence.__dict__["trials"] = part.drop(columns=dropped)
+        evidence = Evidence(evidence)
+        for claim in every:
+            if claim.study == study:
+                assert evaluate(claim, evidence)["verdict"] in claims.VERDICTS
 
 
 def test_every_claim_of_the_papers_has_one_rule_and_every_finding_its_claims():
