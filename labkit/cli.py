@@ -222,10 +222,16 @@ def _show_answers(campaigns: Path) -> None:
     for answer in publish.study_pages(project("reports"), load(campaigns)):
         if "error" in answer:
             raise LabkitError(f"the page {answer['page']} failed", why=answer["error"])
-        for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
-            if row["verdict"] != "not measured":
-                click.echo(sentence)
+        _show(answer)
         click.echo(f"page: {project('reports') / answer['page']}")
+
+
+def _show(answer: dict[str, Any]) -> None:
+    """Print the sentences of a page on what was measured."""
+    source = " (reference)" if answer.get("source") == "reference" else ""
+    for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
+        if row["verdict"] != "not measured":
+            click.echo(f"{sentence}{source}")
 
 
 @app.command(epilog="Examples: labkit status | labkit status data/local/quick")
@@ -285,9 +291,8 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
     for answer in publish.report(folder, data, say=say):
         if "error" in answer:
             failures.append(f"{answer['page']} failed: {answer['error']}")
-        elif not runs or answer.get("source") == "reference":
-            for sentence in answer.get("sentences", []):
-                click.echo(sentence + (" (reference)" if answer["source"] != "here" else ""))
+        elif "rows" in answer and (not runs or answer["source"] == "reference"):
+            _show(answer)
     for failure in failures:
         say(failure)
     click.echo(f"report: {folder / 'index.html'}")

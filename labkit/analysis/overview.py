@@ -42,8 +42,9 @@ def answers_table(answers: Answers) -> Table:
     rows = []
     for one in answers:
         question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
-        if "error" in one:
-            rows.append((question, "this page failed", "", ""))
+        if "error" in one or not one["rows"]:
+            what = "this page failed" if "error" in one else "none of its conditions was measured"
+            rows.append((question, what, "", ""))
             continue
         first = one["rows"][0]
         measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"

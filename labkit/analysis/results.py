@@ -422,10 +422,12 @@ class Results:
         return frame.assign(**{n: pd.Categorical(frame[n], self.factors[n]) for n in text})
 
     def summary(self, *answers: Answers) -> None:
-        """Display the answers of a page for the index, which collects them."""
-        rows = [row for one in answers for row in one.rows]
-        sentences = [sentence for one in answers for sentence in one.sentences]
-        plain = json.loads(pd.DataFrame(rows).to_json(orient="records"))  # JSON has no NaN
+        """Display the answers of a page for the index, those that were measured first."""
+        pairs = [pair for one in answers for pair in zip(one.rows, one.sentences, strict=True)]
+        pairs.sort(key=lambda pair: pair[0]["verdict"] == "not measured")
+        sentences = [sentence for _, sentence in pairs]
+        table = pd.DataFrame([row for row, _ in pairs])
+        plain = json.loads(table.to_json(orient="records"))  # JSON has no NaN
         bundle = {"study": self.campaign.study, "sentences": sentences, "rows": plain}
         display({ANSWER: bundle, "text/plain": "\n".join(sentences)}, raw=True)  # type: ignore[no-untyped-call]
 

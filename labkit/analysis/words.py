@@ -89,7 +89,8 @@ def heading(name: str, unit: str | None = None) -> str:
 def level(factor: str | Sequence[str], value: Any) -> str:
     """Return a level: its words in columns.csv, a name by itself, or a number after its factor."""
     if not isinstance(factor, str):
-        return ", ".join(level(one, part) for one, part in zip(factor, value, strict=True))
+        parts = (level(one, part) for one, part in zip(factor, value, strict=True))
+        return ", ".join(filter(None, parts))
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
     if (named := column(f"{factor}={text}")).kind == "key":
         return named.text
@@ -105,8 +106,8 @@ def level(factor: str | Sequence[str], value: Any) -> str:
 
 def label(result: Mapping[Any, Any], factor: str | Sequence[str], by: Sequence[str]) -> str:
     """Return the condition of a row in words: ``docker bridge (split, spin)``."""
-    place = f" ({level(by, [result[one] for one in by])})" if by else ""
-    return f"{level(factor, result['condition'])}{place}"
+    place = level(by, [result[one] for one in by])
+    return f"{level(factor, result['condition'])}{f' ({place})' if place else ''}"
 
 
 def row(result: Mapping[Any, Any]) -> dict[str, str]:

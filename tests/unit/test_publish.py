@@ -162,6 +162,7 @@ def test_the_index_and_the_ledger_escape_and_count():
     answer |= {"sentences": [HOSTILE], "rig": HOSTILE, "measured": ""}
     answer["rows"] = [{"ratio": "1.2x [1.1, 1.3]", "n_blocks": 5.0}]
     answers = [answer, {"page": "q.html", "title": "q", "error": HOSTILE}]
+    answers.append({**answer, "rows": [], "sentences": []})
     parts = [
         overview.opening(rows, answers),
         overview.findings_table(rows),

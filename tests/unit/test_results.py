@@ -172,8 +172,13 @@ def test_claims_are_read_from_a_ledger_that_was_written_before(whole, tmp_path):
     assert len(table.frame) == 1 and "It costs." in table._repr_html_()
 
 
-def test_the_bundle_of_answers_is_json(blocking, cost, monkeypatch):
+def test_the_bundle_of_answers_is_json_and_begins_with_what_was_measured(
+    blocking, cost, monkeypatch
+):
     shown = []
     monkeypatch.setattr("labkit.analysis.results.display", lambda data, raw: shown.append(data))
-    blocking.summary(cost.answer("podman"))
+    blocking.summary(cost.answer("podman"), cost.answer("docker"))
     assert json.dumps(shown[0], allow_nan=False, default=float)
+    answers = next(one for one in shown[0].values() if isinstance(one, dict))
+    verdicts = [row["verdict"] for row in answers["rows"]]
+    assert verdicts == ["differs", "not measured"] and "slower" in answers["sentences"][0]
