@@ -33,6 +33,8 @@ from labkit.errors import UsageError
 from labkit.paths import project, relative
 from labkit.units import column as described
 
+#: Flags of trials that were kept although a hypervisor had slowed their CPUs or moved them apart.
+_DISTURBED = "shared no cache|the CPU was slow"
 Names = str | Sequence[str]
 Shown = plots.Figure | Html
 
@@ -265,9 +267,24 @@ class Results:
             why = "; ".join(dict.fromkeys(filter(None, reasons))) or str(error)
             return stats.unmeasured(why) if "" not in reasons else {}
         if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > SATURATED_SHARE:
-            row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
-            row |= {"p_value": math.nan, "reason": "the load generator was the limit"}
+            reason = "the load generator was the limit"
+        elif row["verdict"] != self._calm_verdict(column, cells, margin) != "":
+            reason = "it rests on trials whose CPUs were disturbed"
+        else:
+            return row
+        row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
+        row |= {"p_value": math.nan, "reason": reason}
         return row
+
+    def _calm_verdict(self, column: str, cells: Any, margin: float) -> str:
+        """Return the verdict of the trials whose CPUs were not disturbed; "" without others."""
+        disturbed = self.trials["flags"].str.contains(_DISTURBED)
+        if not disturbed.any():
+            return ""
+        calm = BlockTable(self.trials[~disturbed], list(self.campaign.factors))
+        with contextlib.suppress(NotMeasured):
+            return str(stats.row(calm.cells(column, *cells), margin, 0.05)["verdict"])
+        return "not measured"
 
     def _reason(self, cell: Mapping[str, Any]) -> str | None:
         """Return why a cell has no trial: "" if it was never planned, None if it has trials."""

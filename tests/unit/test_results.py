@@ -132,6 +132,19 @@ def test_a_saturated_load_generator_decides_nothing(blocking):
     assert row["verdict"] == "cannot tell" and "generator" in row["reason"]
 
 
+def test_a_verdict_that_rests_on_disturbed_trials_is_none(blocking):
+    part = results(blocking.campaign.path).where(wait="block")
+    for place, verdict in (("docker", "differs"), ("bare", "differs"), ("", "cannot tell")):
+        trials = blocking.campaign.trials
+        few = (trials["place"] == place) & (trials["block"] == 1)
+        many = (place == "") & (trials["block"] > 3)
+        flags = trials["flags"].mask(few | many, "the CPU was slow before the operations")
+        disturbed = results(part.campaign.path).where(wait="block")
+        disturbed.campaign.__dict__["trials"] = trials.assign(flags=flags)
+        row = row_of(disturbed.compare("place", to="bare"), "docker")
+        assert row["verdict"] == verdict and bool(row["reason"]) == (verdict == "cannot tell")
+
+
 def test_a_ladder_compares_each_level_with_the_one_before(tmp_path):
     levels = {"clean": 100, "rules": 110, "docker": 130}
     write(tmp_path, {"place": list(levels)}, lambda cell, block: {"ns": levels[cell["place"]]})
