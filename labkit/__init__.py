@@ -23,7 +23,7 @@ _PLACES = {
     "compare": "labkit.analysis.stats:compare",
     "container": "labkit.placement:container",
     "docker": "labkit.placement:docker",
-    "layered_images": "labkit.rig.layers",
+    "layered_images": "labkit.rig.images",
     "ledger": "labkit.analysis.claims:ledger",
     "load": "labkit.data:load",
     "pcap": "labkit.pcap",

@@ -8,24 +8,18 @@ from pathlib import Path
 import yaml
 
 from labkit.errors import LabkitError
-from labkit.hosts import LocalHost
 from labkit.paths import project
-from labkit.rig import machines, virtual
+from labkit.rig import machines
 from labkit.rig.checks import Check, Seen, check, look
 from labkit.rig.rigfile import read_rigfile
+from labkit.rig.virtual import check_machine
 
-
-def check_machine() -> list[Check]:
-    """Return the results of all checks of this machine, which the virtual rig is made of."""
-    fault, remedy = virtual.no_namespaces(), "run as root, in a container with --privileged"
-    found = "no" if fault else "can be made"
-    rig = Check("virtual rig", found, not fault, fault, remedy, needed=True)
-    return [rig, *check(look(LocalHost()))]
+__all__ = ["check_machine", "check_release", "check_rig", "summary"]
 
 
 def check_rig(path: Path | str) -> dict[str, list[Check]]:
     """Return the results of a rig file's hosts, asked at the same time, and of the rig, by role."""
-    found = machines.each(path, machines.look, at_once=True)
+    found = machines.each(path, look, at_once=True)
     results = {}
     for role, seen in found.items():
         if isinstance(seen, LabkitError):
@@ -35,7 +29,8 @@ def check_rig(path: Path | str) -> dict[str, list[Check]]:
             results[role] = check(seen)
     if all(isinstance(seen, Seen) for seen in found.values()):
         reasons = machines.missing(read_rigfile(project(path)), found)
-        results["rig"] = [Check(name, "infeasible", False, why) for name, why in reasons.items()]
+        rows = [Check(name, "infeasible", False, why) for name, why in reasons.items()]
+        results["rig"] = [machines.kernels(found), *rows]
     return results
 
 

@@ -22,7 +22,7 @@ from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import cpu_set, docker
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
-from labkit.rig.layers import LayeredImage
+from labkit.rig.images import LayeredImage
 from labkit.runtimes import Server
 
 #: The level of a treatment that leaves the host as it is.

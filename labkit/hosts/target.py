@@ -106,6 +106,9 @@ class Target:
     place: int = 0
     #: The directory of the engine's network namespaces.
     sandboxes: str = "/var/run/docker/netns"
+    #: All its addresses and interfaces in the lab.
+    addresses: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
 
     @property
     def parent_group(self) -> str:

@@ -2,7 +2,7 @@
 
 from labkit.rig import dry, machines, virtual
 from labkit.rig.base import KINDS, Rig, auto, kind_of
-from labkit.rig.teardown import clean
+from labkit.rig.virtual import clean
 
 KINDS.update({"virtual": virtual, "dry": dry, ".toml": machines})
 

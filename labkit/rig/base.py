@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from labkit.errors import (
     FenceError,
@@ -27,8 +27,7 @@ from labkit.hosts.target import Target
 from labkit.placement import Placement, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c
 from labkit.rig import engine, lock, netns
-from labkit.rig.images import Say
-from labkit.rig.layers import LayeredImage
+from labkit.rig.images import LayeredImage, Say
 from labkit.rig.networks import NAMES
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.docker import PREFIX
@@ -36,40 +35,28 @@ from labkit.runtimes.jobs import withdraw
 
 #: CPUs of the two ends: the scheduler's choice, or one each.
 AFFINITIES = ("free", "split")
-
-#: Why nothing runs on a dry rig.
-NOT_DRY = "a dry rig shows plans and runs nothing; open another one, such as virtual"
 #: The capability that a baseline level or a network requires; other networks: their name.
 _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
 _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
+#: The kinds of rigs by name, each a module with two functions; `labkit.rig` lists them.
+#: ``check(spec)`` raises an error if a specification is wrong or impossible here, and connects to
+#: nothing. ``opened(spec, added, say)`` makes the rig for the duration of a ``with`` block; the
+#: caller holds the lock.
+KINDS: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class Additions:
     """The hosts, networks and images of a study besides those of every rig; see `Rig.open`."""
 
-    networks: tuple[str, ...] = ()
-    peer: tuple[str, ...] = ()
+    networks: Sequence[str] = ()
+    peer: Sequence[str] = ()
     clean_peer: bool = False
-    collector: tuple[str, ...] = ()
-    layers: tuple[LayeredImage, ...] = ()
+    collector: Sequence[str] = ()
+    layers: Sequence[LayeredImage] = ()
 
 
-class Kind(Protocol):
-    """A kind of rig: a module with two functions."""
-
-    def check(self, spec: str) -> None:
-        """Raise an error if a specification is wrong or impossible here; connects to nothing."""
-
-    def opened(self, spec: str, added: Additions, say: Say) -> AbstractContextManager[Rig]:
-        """Make the rig for the duration of a ``with`` block; the caller holds the lock."""
-
-
-#: The kinds of rigs by name; `labkit.rig` lists them.
-KINDS: dict[str, Kind] = {}
-
-
-def kind_of(spec: str) -> Kind:
+def kind_of(spec: str) -> Any:
     """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
     name = ".toml" if spec.endswith(".toml") else spec.partition(":")[0]
     if name not in KINDS:
@@ -89,61 +76,41 @@ def auto() -> str:
 
 @dataclass
 class Rig:
-    """The hosts of an experiment by role; `Rig.open` returns one.
+    """The hosts of an experiment by role; `Rig.open` returns one."""
 
-    Parameters
-    ----------
-    name, kind : str
-        The specification, and ``virtual`` or ``inventory``.
-    hosts : mapping of str to Host
-        ``generator`` sends the load, ``sut`` has the engine, ``clean`` has none.
-    targets : mapping of str to Target
-        Hosts as places for workloads, by role.
-    addresses, interfaces : mapping of str to tuple of str
-        Lab addresses and interfaces of each role.
-    cpu_map : mapping of str to str
-        CPU lists of ``generator``, ``sut``, ``clean`` and ``harness``; for ends that the scheduler
-        places, ``all``, or ``all.<role>`` where each host has its own kernel.
-    cpu_notes : mapping of str to str
-        Notes on what has no CPU list, such as ``softirq``.
-    shared_kernel : bool
-        Whether the hosts are namespaces of one kernel.
-    links, caveats : tuple of str
-        How the hosts are connected, and the limits of the rig's numbers, as text.
-    missing : mapping of str to str
-        Capabilities that the rig lacks, with the reason.
-    patience : float
-        Seconds that a campaign waits for a host that does not answer; 0 for hosts that would not
-        come back by themselves.
-    mirrored : mapping of str to tuple of str
-        For a capture host, the roles whose ports the switch mirrors to it.
-    nearest_ns : float
-        The least time of a cache line that was read so far, in ns; see `cache_line`.
-
-    Examples
-    --------
-    The hosts need a machine that may be changed, so this is not run as a test:
-
-    >>> from labkit import Rig
-    >>> with Rig.open("virtual", networks=("overlay",)) as rig:  # doctest: +SKIP
-    ...     print(rig.cpu_map, rig.infeasible(docker("overlay")))
-    """
-
+    #: The specification, and ``virtual``, ``inventory`` or ``dry``.
     name: str
     kind: str
-    hosts: Mapping[str, Host]
+    #: The hosts by role: ``generator`` sends the load, ``sut`` has the engine, ``clean`` has none.
     targets: Mapping[str, Target]
-    addresses: Mapping[str, tuple[str, ...]]
+    #: CPU lists of ``generator``, ``sut``, ``clean`` and ``harness``; for ends that the scheduler
+    #: places, ``all``, or ``all.<role>`` where each host has its own kernel. Also notes on what
+    #: has no CPU list, such as ``softirq``.
     cpu_map: Mapping[str, str]
+    #: Whether the hosts are namespaces of one kernel.
     shared_kernel: bool
-    interfaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: How the hosts are connected, and the limits of the rig's numbers, as text.
     links: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
+    #: Capabilities that the rig lacks, with the reason.
     missing: Mapping[str, str] = field(default_factory=dict)
-    mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cpu_notes: Mapping[str, str] = field(default_factory=dict)
+    #: The roles whose ports the switch mirrors to the collector.
+    mirrors: Sequence[str] = ()
+    #: Seconds that a campaign waits for a host that does not answer; 0 for hosts that would not
+    #: come back by themselves.
     patience: float = 0.0
+    #: The least time of a cache line that was read so far, in ns; see `cache_line`.
     nearest_ns: float = math.inf
+
+    @property
+    def hosts(self) -> dict[str, Host]:
+        """The hosts by role, for commands."""
+        return {role: target.host for role, target in self.targets.items()}
+
+    @property
+    def interfaces(self) -> dict[str, tuple[str, ...]]:
+        """The lab interfaces of each role."""
+        return {role: target.interfaces for role, target in self.targets.items()}
 
     @staticmethod
     @contextmanager
@@ -169,14 +136,13 @@ class Rig:
             ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"auto"`` (the rig of this machine), the
             path of an inventory (``rig.toml``), or ``"dry"``, which only shows plans.
         networks : sequence of str
-            Networks between containers, of ``labkit.placement.NETWORKS``; ``nat`` is for engines
-            that publish no ports.
+            Networks between containers, of ``labkit.placement.NETWORKS``.
         peer : sequence of str
             Images of ``containers/`` for the engine of a second host, ``peer``, which is for
             clients in containers: the generator stays without firewall rules.
         clean_peer : bool
-            Whether a second host without an engine is added, ``clean-peer``: there a clean baseline
-            goes that is placed at ``peer``. Only the virtual rig has one.
+            Whether the virtual rig has a second host without an engine, ``clean-peer``, for a clean
+            baseline at ``peer``.
         collector : sequence of str
             Roles whose traffic a further host, ``collector``, captures.
         layers : sequence of LayeredImage
@@ -196,7 +162,7 @@ class Rig:
         for name in networks:
             if name not in NAMES:
                 raise UsageError(f"unknown network {name!r}", remedy=suggestion(name, NAMES))
-        added = Additions(tuple(networks), tuple(peer), clean_peer, tuple(collector), tuple(layers))
+        added = Additions(networks, peer, clean_peer, collector, layers)
         name = auto() if str(spec) == "auto" else str(spec)
         kind = kind_of(name)
         kind.check(name)
@@ -216,8 +182,9 @@ class Rig:
         A clean baseline goes to a host without an engine. `at` is the role of another host, such
         as ``peer``; a clean baseline goes to ``clean-peer`` then, where the rig has it.
         """
-        reason = self.infeasible(placement) or (NOT_DRY if self.kind == "dry" else None)
-        clean = placement.baseline_level == "clean"
+        reason, clean = self.infeasible(placement), placement.baseline_level == "clean"
+        if self.kind == "dry" and not reason:
+            reason = "a dry rig shows plans and runs nothing; open another one, such as virtual"
         role = at or ("clean" if clean else "sut")
         if clean and at == "peer" and "clean-peer" in self.targets:
             role = "clean-peer"
@@ -226,39 +193,35 @@ class Rig:
             reason = f"the rig was opened without a host {at!r}"
         elif at and target and not target.engine:
             # Any host without an engine is clean; the verification checks that it has no rules.
-            reason = reason if placement.runtime == "bare" else f"{at} has no engine"
-            reason = None if clean else reason
-        if reason:
-            raise RigError(
-                f"{placement.label} is not possible {f'on {at}' if at else 'here'}", why=reason
-            )
-        target = self.targets[role]
+            no_engine = None if placement.runtime == "bare" else f"{at} has no engine"
+            reason = None if clean else no_engine or reason
+        if reason or target is None:
+            where = f"on {at}" if at else "here"
+            raise RigError(f"{placement.label} is not possible {where}", why=reason or "")
         return target if at or not placement.storage else target.with_storage(placement.storage)
 
     def infeasible(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
-        docker = placement.runtime == "docker"
         if reason := RUNTIMES[placement.runtime].impossible.get(placement.network):
             return reason
-        level = placement.baseline_level or placement.network
-        # Everything but a clean baseline runs under an engine's rules, which are verified.
-        needs = ["rules"] if level != "clean" else []
-        needs += ["docker"] if docker else []
-        needs += [f"runtime:{placement.runtime}", _NEEDS.get(level, f"network:{level}")]
-        needs += [f"storage:{placement.storage}"] if placement.storage else []
-        needs += ["realtime"] if placement.limits.fifo else []
-        needs += ["network:nat"] if level == "nat" and not docker else []
-        return next((self.missing[name] for name in needs if name in self.missing), None)
+        docker, level = placement.runtime == "docker", placement.baseline_level or placement.network
+        needs = {
+            # Everything but a clean baseline runs under an engine's rules, which are verified.
+            "rules": level != "clean",
+            "docker": docker,
+            f"runtime:{placement.runtime}": True,
+            _NEEDS.get(level, f"network:{level}"): True,
+            f"storage:{placement.storage}": True,
+            "realtime": placement.limits.fifo,
+            "network:nat": level == "nat" and not docker,
+        }
+        lacking = [name for name, needed in needs.items() if needed and name in self.missing]
+        return self.missing[lacking[0]] if lacking else None
 
     def cpus(self, role: str, affinity: str) -> str:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""
-        if affinity not in AFFINITIES:
-            raise UsageError(
-                f"unknown affinity {affinity!r}", remedy=suggestion(affinity, AFFINITIES)
-            )
-        if affinity == "free":
-            return self.cpu_map["all" if self.shared_kernel else f"all.{role}"]
-        return self.cpu_map[role]
+        free = "all" if self.shared_kernel else f"all.{role}"
+        return self.cpu_map[free if affinity == "free" else role]
 
     def cache_line(self) -> dict[str, float]:
         """Return the time of a cache line from the generator's CPU to the SUT's and back.
@@ -287,29 +250,25 @@ class Rig:
 
     def owns(self, address: str) -> bool:
         """Tell whether an address belongs to a host or a network of this rig."""
+        subnets: list[str] = []
+        for target in self.targets.values():
+            subnets += [*target.addresses, *(one.subnet for one in target.networks.values())]
         try:
             wanted = ipaddress.ip_address(address)
         except ValueError:
             return False
-        subnets = [text for texts in self.addresses.values() for text in texts]
-        for target in self.targets.values():
-            subnets += [network.subnet for network in target.networks.values()]
         return any(wanted in ipaddress.ip_network(text) for text in subnets)
 
     def check_target(self, address: str) -> None:
         """Raise `FenceError` unless load may be sent to the address."""
         if not self.owns(address):
-            raise FenceError(
-                f"no load is sent to {address!r}",
-                where=f"rig {self.name}",
-                why="no host of the rig has this address",
-                remedy="use the address of a server that the rig placed",
-            )
+            what, where = f"no load is sent to {address!r}", f"rig {self.name}"
+            why, remedy = "no host of the rig has it", "use the address of a server that it placed"
+            raise FenceError(what, where=where, why=why, remedy=remedy)
 
     def mirror(self) -> AbstractContextManager[None]:
         """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""
-        roles = self.mirrored.get(netns.COLLECTOR, ()) if self.kind == "virtual" else ()
-        return netns.mirrored(roles)
+        return netns.mirrored(self.mirrors) if self.kind == "virtual" else nullcontext()
 
     def silent(self) -> dict[str, HostUnreachable]:
         """Return the hosts that do not answer, each with an error that waiting may change."""
@@ -329,10 +288,10 @@ class Rig:
 
     def remove_trial(self, label: str) -> None:
         """Remove what a trial left on the hosts, since the connection was lost before it could."""
-        for role, host in self.hosts.items():
+        for target in self.targets.values():
+            host, socket = target.host, target.engine
             stop_labelled(host, label)
             restore(host, label=label)
-            socket = self.targets[role].engine if role in self.targets else None
             if socket:
                 withdraw(host, label)
                 engine.remove_containers(host, socket, f"name={PREFIX}{label}", check=True)
@@ -351,41 +310,41 @@ class Rig:
 
         A plan without it could never be resumed.
         """
-        with ThreadPoolExecutor(max(1, len(self.hosts))) as pool:
-            found = dict(zip(self.hosts, pool.map(self._facts_of, self.hosts), strict=True))
-        for role, facts in found.items():
-            target, answer = self.targets.get(role), facts["stable"]["engine"] or {}
-            parts = answer.get("components", {})
-            # Docker's Engine does not run without its containerd.
-            down = not answer or ("Engine" in parts and "containerd" not in parts)
-            if target and target.engine and down:
-                where = f"host {role}: {target.engine}"
-                raise RigError("the engine does not answer", where=where, remedy="start it")
-        return found
-
-    def _facts_of(self, role: str) -> dict[str, Any]:
-        target = self.targets.get(role)
-        options = {"engine": target.engine or "", "directory": target.disk} if target else {}
-        interfaces = self.interfaces.get(role, ())
-        return dict(self.hosts[role].call("facts", interfaces=interfaces, timeout=120, **options))
+        with ThreadPoolExecutor(max(1, len(self.targets))) as pool:
+            return dict(zip(self.targets, pool.map(_facts, self.targets.values()), strict=True))
 
     def describe(self) -> dict[str, Any]:
         """Return what a report shows of the rig, as JSON data."""
+        hosts: dict[str, dict[str, Any]] = {
+            role: {
+                "addresses": list(target.addresses),
+                "cpus": self.cpu_map.get(role, ""),
+                "engine": bool(target.engine),
+            }
+            for role, target in self.targets.items()
+        }
+        if self.mirrors:
+            hosts[netns.COLLECTOR]["mirrors"] = list(self.mirrors)
         return {
             "name": self.name,
             "kind": self.kind,
-            "hosts": {
-                role: {
-                    "addresses": list(self.addresses.get(role, ())),
-                    "cpus": self.cpu_map.get(role, ""),
-                    "engine": bool(role in self.targets and self.targets[role].engine),
-                    **({"mirrors": list(self.mirrored[role])} if role in self.mirrored else {}),
-                }
-                for role in self.hosts
-            },
+            "hosts": hosts,
             "links": list(self.links),
-            "cpu_map": {**self.cpu_map, **self.cpu_notes},
+            "cpu_map": dict(self.cpu_map),
             "shared_kernel": self.shared_kernel,
             "capabilities": dict(self.missing),
             "caveats": list(self.caveats),
         }
+
+
+def _facts(target: Target) -> dict[str, Any]:
+    host, socket = target.host, target.engine or ""
+    options = {"interfaces": target.interfaces, "engine": socket, "directory": target.disk}
+    facts: dict[str, Any] = host.call("facts", timeout=120, **options)
+    answer = facts["stable"]["engine"] or {}
+    parts = answer.get("components", {})
+    # Docker's Engine does not run without its containerd.
+    if socket and (not answer or ("Engine" in parts and "containerd" not in parts)):
+        where = f"host {host.name}: {socket}"
+        raise RigError("the engine does not answer", where=where, remedy="start it")
+    return facts

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -48,17 +49,15 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
     recorded = json.loads(resources.files("labkit.rig").joinpath("dry.json").read_text("utf-8"))
     rig, roles = recorded["rig"], virtual.roles_with(added)
     engines = {"sut": "unix:///dry", netns.PEER: "unix:///dry"}
-    targets = {
-        role: Target(DryHost(role, recorded["facts"]), netns.address(role), engines.get(role))
-        for role in roles
-    }
+    targets = {}
+    for role in roles:
+        host, address = DryHost(role, recorded["facts"]), netns.address(role)
+        target = Target(host, address, engines.get(role), addresses=(address,))
+        targets[role] = replace(target, interfaces=("lab0",))
     yield Rig(
         name="dry",
         kind="dry",
-        hosts={role: target.host for role, target in targets.items()},
         targets=targets,
-        addresses={role: (netns.address(role),) for role in roles},
-        interfaces=dict.fromkeys(roles, ("lab0",)),
         cpu_map=virtual.with_added(rig["cpu_map"], roles),
         shared_kernel=True,
         links=tuple(rig["links"]),

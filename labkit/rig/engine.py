@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import RigError
-from labkit.hosts import Host, Job, LocalHost, start_job
+from labkit.hosts import Host, Job, LocalHost, script, start_job
 from labkit.hosts.target import Network
 from labkit.rig import netns
 from labkit.rig.lock import KEEP
@@ -25,8 +25,13 @@ LAYER2 = Network(
 )
 #: The engines' own addresses, since Docker's defaults are private networks that the machine may be
 #: in; those of the peer's containers are never those of the first engine's.
-_POOLS = ("--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24")
-_PEER_POOLS = ("--bip", "198.19.128.1/24", "--default-address-pool", "base=198.19.128.0/17,size=24")
+_POOLS = {
+    "sut": ("--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24"),
+    netns.PEER: (
+        *("--bip", "198.19.128.1/24"),
+        *("--default-address-pool", "base=198.19.128.0/17,size=24"),
+    ),
+}
 
 
 def socket_of(name: str) -> str:
@@ -34,23 +39,19 @@ def socket_of(name: str) -> str:
     return f"unix://{netns.DIRECTORY}/{name}.sock"
 
 
-SOCKET, PEER_SOCKET = socket_of("docker"), socket_of(netns.PEER)
+SOCKET, PEER_SOCKET = socket_of("sut"), socket_of(netns.PEER)
 
 
-def start_engine(local: LocalHost) -> None:
-    """Start the engine of the system under test, with its layer-2 network."""
-    start_daemon(local, "docker", *_POOLS)
-    options = (*bridge_options(LAYER2.bridge), "--subnet", LAYER2.subnet)
-    create = ("docker", "network", "create", *options, "--gateway", LAYER2.gateway, LAYER2.engine)
-    local.run(*create, env={"DOCKER_HOST": SOCKET})
-    port = ("link", "set", LAYER2.port, "master", LAYER2.bridge)
-    local.run("ip", "-n", netns.PREFIX + "sut", *port)
-
-
-def start_peer(local: LocalHost) -> None:
-    """Start the engine of the peer, which keeps its images between runs."""
-    data = STORAGES / netns.PEER
-    start_daemon(local, netns.PEER, *_PEER_POOLS, data_root=data, role=netns.PEER)
+def start_engine(local: LocalHost, role: str = "sut") -> None:
+    """Start the engine of the system under test, with its layer-2 network, or of the peer."""
+    data = DATA_ROOT if role == "sut" else STORAGES / role
+    start_daemon(local, role, netns.inside(role), *_POOLS[role], data_root=data)
+    if role == "sut":
+        options = (*bridge_options(LAYER2.bridge), f"--subnet={LAYER2.subnet}")
+        create = ("docker", "network", "create", *options, f"--gateway={LAYER2.gateway}")
+        local.run(*create, LAYER2.engine, env={"DOCKER_HOST": SOCKET})
+        port = ("link", "set", LAYER2.port, "master", LAYER2.bridge)
+        local.run("ip", "-n", netns.PREFIX + role, *port)
 
 
 @contextmanager
@@ -61,39 +62,33 @@ def building_daemon(local: LocalHost) -> Iterator[str]:
     """
     options = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
     try:
-        start_daemon(local, "build", *options, role="")
+        start_daemon(local, "build", ["taskset", "-c", netns.all_cpus()], *options)
         yield socket_of("build")
     finally:
         Job(local, f"{netns.DIRECTORY}/build-daemon").stop(grace=10.0)
 
 
 def start_daemon(
-    local: LocalHost, name: str, *options: str, data_root: Path = DATA_ROOT, role: str = "sut"
+    local: LocalHost, name: str, enter: Sequence[str], *options: str, data_root: Path = DATA_ROOT
 ) -> None:
-    """Start a Docker daemon in a host's namespace, or outside the lab where `role` is "".
-
-    It answers then, and has no container of a killed campaign.
-    """
-    # A daemon that was killed would restore networks; those of the lab are made anew each time.
+    """Start a Docker daemon below the prefix `enter` of its command; it answers then."""
+    # A daemon that was killed restores its networks and containers.
     for folder in ("network", "swarm"):
         shutil.rmtree(data_root / folder, ignore_errors=True)
-    files = netns.DIRECTORY / name
-    argv = netns.inside(role) if role else ["taskset", "-c", netns.all_cpus()]
-    argv += ["dockerd", "--data-root", str(data_root), "--exec-root", str(files)]
+    files, folder = netns.DIRECTORY / name, f"{netns.DIRECTORY}/{name}-daemon"
+    argv = [*enter, "dockerd", "--data-root", str(data_root), "--exec-root", str(files)]
     argv += ["--host", socket_of(name), "--pidfile", f"{files}.pid"]
     argv += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
     # Otherwise a process would relay what one container sends to a port that its own host publishes
     # for another, and a chain of such ports would measure that instead of address translation.
     argv += ["--userland-proxy=false", *options]
-    folder = f"{netns.DIRECTORY}/{name}-daemon"
     job = start_job(local, argv, directory=folder, label=LABEL)
-    listens = {"folder": folder, "pattern": "API listen on", "seconds": 60}
-    if not local.call("await_output", **listens, timeout=90):
-        raise RigError(
-            "the Docker daemon does not answer",
-            why=job.stderr()[-1200:] or "it printed nothing",
-            remedy="labkit doctor says what it needs; labkit clean, then try again",
-        )
+    ready = script("until docker info >/dev/null 2>&1; do sleep 0.05; done")
+    env = {"DOCKER_HOST": socket_of(name)}
+    if local.run(*ready, env=env, timeout=60, check=False).status != 0:
+        why = job.stderr()[-1200:] or "it printed nothing"
+        remedy = "labkit doctor says what it needs; labkit clean, then try again"
+        raise RigError("the Docker daemon does not answer", why=why, remedy=remedy)
     remove_containers(local, socket_of(name))
 
 
@@ -113,9 +108,7 @@ def remove_containers(
 ) -> list[str]:
     """Remove an engine's containers, by default all of labkit's, and return their identifiers.
 
-    The caller holds the rig's lock, so no container has an owner. An engine that was killed
-    restores its containers when it starts again. Without `check`, what cannot be listed or removed
-    stays.
+    Without `check`, what cannot be listed or removed stays.
     """
     env = {"DOCKER_HOST": socket}
     argv = ("docker", "ps", "--all", "--quiet", "--filter", which)

@@ -1,29 +1,49 @@
-"""Images of ``containers/``: built, unpacked as root file systems, and sent to other engines."""
+"""Images of ``containers/`` and of generated layers, and the storages of containers.
+
+Images are built, unpacked as root file systems, and sent to other engines. Generated layers are the
+same, byte for byte, on every machine, and images share those that they have in common: an engine
+builds a layer from a tar archive, whose times it keeps. Storages are the engine's own driver, a
+mount at ``/data``, or a union mounted there, all on one disk of one engine.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path, PurePosixPath
+from uuid import uuid4
 
-from labkit.errors import CommandFailed, RigError
 from labkit.hosts import Host, LocalHost, script
-from labkit.hosts.target import Image
+from labkit.hosts.target import Image, Storage, Target
 from labkit.paths import project
+from labkit.placement import DRIVER, STORAGES, UNIONS
 from labkit.rig import engine
 
 BASE = "debian:bookworm-slim"
 Say = Callable[[str], None]
+#: The files of a layer: sizes in bytes by path below ``/data``, None for a directory.
+Layer = Mapping[str, int | None]
+#: The image of ``containers/`` below every layer.
+LAYERS_BASE = "python"
+#: Part of each image's name; raise it when the files of an image change.
+_FORMAT = 3
+#: Modification time of the layer below the lowest, in seconds. Each layer's files are a second
+#: younger, so that a driver that compares a layer with the one below sees that all files are new.
+_EPOCH = 1_000_000_000
+_FAN_OUT = 8
 
 
-def folders() -> list[Path]:
-    """Return the directories of ``containers/`` that an image is built from, but for the lab's."""
+def folders() -> dict[str, Path]:
+    """Return the directories of ``containers/`` that images are built from, but for the lab's."""
     paths = sorted(project("containers").glob("*/Dockerfile"))
-    return [path.parent for path in paths if path.parent.name != "lab"]
+    return {path.parent.name: path.parent for path in paths if path.parent.name != "lab"}
 
 
 def tag(folder: Path) -> str:
@@ -34,26 +54,19 @@ def tag(folder: Path) -> str:
     return f"labkit/{folder.name}:{digest.hexdigest()[:12]}"
 
 
-def stored(folder: Path) -> Image | None:
-    """Return the image of a directory on this machine, or None where it has not been built."""
-    record = Path(_unpacked(str(engine.IMAGES), tag(folder)), "image.json")
-    return Image(**json.loads(record.read_text())) if record.is_file() else None
-
-
-def _unpacked(store: str, reference: str) -> str:
-    """Return the directory of an unpacked image."""
-    return f"{store}/{reference.replace('/', '-').replace(':', '-')}"
+def _unpacked(store: str, folder: Path) -> Path:
+    return Path(store, tag(folder).replace("/", "-").replace(":", "-"))
 
 
 def ensure_images(local: LocalHost, say: Say) -> dict[str, Image]:
     """Return every image of ``containers/`` on this machine, building those that are missing."""
-    if missing := [folder for folder in folders() if stored(folder) is None]:
+    records = {f: _unpacked(str(engine.IMAGES), f) / "image.json" for f in folders().values()}
+    if missing := [folder for folder, record in records.items() if not record.is_file()]:
         say("building images (the first time takes about a minute)")
         with engine.building_daemon(local) as socket:
             for folder in missing:
                 ensure_image(local, socket, folder, str(engine.IMAGES), "/labkit")
-    images = {folder.name: stored(folder) for folder in folders()}
-    return {name: image for name, image in images.items() if image}
+    return {f.name: Image(**json.loads(record.read_text())) for f, record in records.items()}
 
 
 def ensure_image(host: Host, socket: str, folder: Path, store: str, parent: str) -> Image:
@@ -62,18 +75,16 @@ def ensure_image(host: Host, socket: str, folder: Path, store: str, parent: str)
     Its root file system is unpacked below `store`, a directory of the host. `parent` is the control
     group of the build.
     """
-    reference = tag(folder)
-    digests = engine.digests(host, socket, [reference])
-    if not digests:
+    reference, place = tag(folder), _unpacked(store, folder)
+    if not engine.digests(host, socket, [reference]):
         ensure_base(host, socket)
         build(host, socket, reference, folder, parent=parent)
-        digests = engine.digests(host, socket, [reference], check=True)
-    place = _unpacked(store, reference)
+    digests = engine.digests(host, socket, [reference], check=True)
     image = Image(folder.name, reference, digests[reference], f"{place}/rootfs")
     record = json.dumps(image.__dict__)
     if host.run("cat", f"{place}/image.json", check=False).stdout != record:
         env = {"DOCKER_HOST": socket}
-        host.run(*script(_UNPACK, place, reference, record), env=env, timeout=600)
+        host.run(*script(_UNPACK, str(place), reference, record), env=env, timeout=600)
     return image
 
 
@@ -95,7 +106,7 @@ def build(host: Host, socket: str, reference: str, folder: Path, *, parent: str)
         with tarfile.open(fileobj=context, mode="w") as archive:
             archive.add(folder, arcname=".", filter=_plain)
         context.flush()
-        with sent(host, Path(context.name)) as remote:
+        with sent(host, context.name) as remote:
             argv = script('archive=$1; shift; docker build "$@" - <"$archive"', remote, *options)
             host.run(*argv, env=env, timeout=1200)
 
@@ -107,23 +118,15 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-# A folder that only the user of the connection can read, since `sudo` would make it root's.
-_PRIVATE = """
-folder=$(mktemp -d /var/tmp/labkit-XXXXXXXX)
-chown "${SUDO_USER:-$(id -un)}" "$folder"
-echo "$folder"
-"""
-
-
 @contextmanager
-def sent(host: Host, path: Path) -> Iterator[str]:
+def sent(host: Host, path: str) -> Iterator[str]:
     """Yield the path of a copy of a file on a host."""
-    folder = host.run(*script(_PRIVATE)).stdout.strip()
+    remote = f"/var/tmp/labkit-{uuid4().hex}"
     try:
-        host.put(path, f"{folder}/{path.name}")
-        yield f"{folder}/{path.name}"
+        host.put(path, remote)
+        yield remote
     finally:
-        host.run("rm", "-rf", "--", folder)
+        host.run("rm", "-f", "--", remote)
 
 
 def forget_logs(host: Host, store: str) -> None:
@@ -131,29 +134,144 @@ def forget_logs(host: Host, store: str) -> None:
     host.run(*script('rm -rf -- "$1"/*/rootfs/run/trial-*', store))
 
 
-_BOOTSTRAP = """
+# As in the registry's image: a crash loses what is built again, so no file waits for the disk.
+_BASE = """
 archive=$(mktemp --suffix=.tar)
 trap 'rm -f "$archive"' EXIT
-# As in the registry's image: a crash loses what is built again, so no file waits for the disk.
-mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io bookworm "$archive"
-docker import "$archive" "$1"
+mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io bookworm "$archive" &&
+    docker import "$archive" "$1" || docker pull "$1"
 """
 
 
 def ensure_base(host: Host, socket: str) -> None:
     """Make the base image where an engine lacks it, or pull it."""
-    if engine.digests(host, socket, [BASE]):
-        return
-    reasons = []
-    for argv in (script(_BOOTSTRAP, BASE), ("docker", "pull", BASE)):
-        try:
-            host.run(*argv, env={"DOCKER_HOST": socket}, timeout=600)
-            return
-        except CommandFailed as error:
-            reasons.append(error.why or error.what)
-    raise RigError(
-        f"the base image {BASE} can neither be built nor pulled",
-        where=f"host {host.name}",
-        why=" / ".join(reasons)[-1500:],
-        remedy="install mmdebstrap, or give the engine a registry it can reach",
-    )
+    if not engine.digests(host, socket, [BASE]):
+        env = {"DOCKER_HOST": socket}
+        made = host.run(*script(_BASE, BASE), env=env, timeout=900, check=False)
+        made.check("install mmdebstrap, or give the engine a registry it can reach")
+
+
+@dataclass(frozen=True)
+class LayeredImage:
+    """An image of generated layers over `LAYERS_BASE`."""
+
+    #: The image name in a workload.
+    name: str
+    #: Lowest first; a file hides a file of the same path in a lower layer.
+    layers: tuple[Layer, ...]
+
+
+def tree(path: str, directories: int, files: int, size_b: int) -> dict[str, int | None]:
+    """Return a generated directory tree, as part of a layer.
+
+    Parameters
+    ----------
+    path : str
+        Its root, below ``/data``.
+    directories, files : int
+        Number of each, the root included; a directory has at most 8 subdirectories.
+    size_b : int
+        Total size of the files in bytes; a file has up to about twice the mean size.
+    """
+    folders = [path]
+    for number in range(1, directories):
+        folders.append(f"{folders[(number - 1) // _FAN_OUT]}/d{number:04}")
+    names = [f"{folders[number % directories]}/f{number:05}" for number in range(files)]
+    weights = [1 + hashlib.sha256(name.encode()).digest()[0] for name in names]
+    total = sum(weights)
+    ends = [0, *(size_b * part // total for part in accumulate(weights))]
+    sizes = (end - start for start, end in pairwise(ends))
+    return dict.fromkeys(folders) | dict(zip(names, sizes, strict=True))
+
+
+def write_layer(layer: Layer, number: int, archive: Path) -> None:
+    """Write a layer as a tar archive, with the time of its number; the lowest is 1."""
+    paths = [PurePosixPath("data", path) for path in layer]
+    folders = {str(parent): None for path in paths for parent in path.parents[:-1]}
+    entries = folders | {f"data/{path}": size for path, size in layer.items()}
+    with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as out:
+        for path, size in sorted(entries.items()):
+            info = tarfile.TarInfo(path)
+            info.mtime = _EPOCH + number
+            if size is None:
+                info.type, info.mode = tarfile.DIRTYPE, 0o755
+            info.size = size or 0
+            # A pattern that depends on the path only.
+            pattern = hashlib.sha256(path.encode()).digest() * (info.size // 32 + 1)
+            out.addfile(info, io.BytesIO(pattern))
+
+
+def ensure_layers(target: Target, image: LayeredImage) -> Image:
+    """Return a layered image of the target's engine, built where it lacks it.
+
+    Its name changes with anything in it.
+    """
+    host, socket, base = target.host, str(target.engine), target.images[LAYERS_BASE]
+    content = f"{_FORMAT} {base.digest} {[*map(dict, image.layers)]}"
+    reference = f"labkit/layers:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    if not engine.digests(host, socket, [reference]):
+        with tempfile.TemporaryDirectory() as folder:
+            lines = [f"FROM {base.reference}"]
+            for number, layer in enumerate(image.layers, start=1):
+                write_layer(layer, number, Path(folder, f"{number}.tar"))
+                lines.append(f"ADD {number}.tar /")
+            Path(folder, "Dockerfile").write_text("\n".join(lines))
+            build(host, socket, reference, Path(folder), parent=target.cgroup_parent)
+    digests = engine.digests(host, socket, [reference], check=True)
+    return Image(image.name, reference, digests[reference], "")
+
+
+def with_layers(target: Target, wanted: Sequence[LayeredImage], say: Say) -> Target:
+    """Return a target with layered images, building those that its engine lacks."""
+    if not wanted or not target.engine:
+        return target
+    say("building layered images where the engine lacks them (the first time takes minutes)")
+    built = {image.name: ensure_layers(target, image) for image in wanted}
+    return replace(target, images={**target.images, **built})
+
+
+_FILESYSTEMS = {DRIVER: "overlay", "fuse-overlayfs": "fuse.fuse-overlayfs", "aufs": "aufs"}
+_WHY = {
+    "fuse-overlayfs": "fuse-overlayfs is not installed, or there is no /dev/fuse",
+    "aufs": "the kernel has no aufs",
+}
+
+
+def find_storages(
+    host: Host, socket: str | None, disk: str
+) -> tuple[dict[str, Storage], dict[str, str]]:
+    """Return the storages of a host, and those that it lacks as capabilities with the reason.
+
+    `disk` is the directory of everything but the engine's own data: on another disk, a mount would
+    differ from the engine's driver by the disk.
+    """
+    facts = socket and host.call("facts", engine=socket, directory=disk, timeout=120)
+    if not facts or not facts["stable"]["engine"]:
+        return {}, dict.fromkeys([f"storage:{name}" for name in STORAGES], "no engine answers")
+    driver, (own, other) = facts["stable"]["engine"]["Driver"], facts["stable"]["storage"].values()
+    reasons = {name: why for name, why in _WHY.items() if name not in facts["volatile"]["unions"]}
+    if driver != DRIVER:
+        why = f"the engine has the storage driver {driver}"
+        reasons |= dict.fromkeys((DRIVER, *UNIONS), why)
+    if own != other:
+        why = f"{disk} is on {other}, the engine's data on {own}: two disks, not two storages"
+        reasons |= dict.fromkeys(("bind", *UNIONS), why)
+    storages = {
+        name: Storage(name, driver, _FILESYSTEMS.get(name, own.split()[1]), disk)
+        for name in STORAGES
+        if name not in reasons
+    }
+    return storages, {f"storage:{name}": why for name, why in reasons.items()}
+
+
+# The kernel's list of mounts is read, since looking at a union may hang.
+_CLEAR = """
+awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
+    while read -r mount; do umount --lazy "$mount"; done
+rm -rf --one-file-system -- "$1/bind" "$1/unions"
+"""
+
+
+def clear_storages(host: Host, disk: str) -> None:
+    """Remove what was made for storages below a directory, also by a killed campaign."""
+    host.run(*script(_CLEAR, disk), timeout=600)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 import psutil
 
@@ -33,24 +32,20 @@ def locked(patience: float = 0.0) -> Iterator[None]:
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + patience
     with LOCK.open("a") as file:  # closing it releases the lock
-        while not _acquired(file):
-            if time.monotonic() >= end:
-                raise RigInUse(
-                    "the rig is in use",
-                    why=f"{describe_process(current_holder())} uses it",
-                    remedy="--wait (labkit ask, run and report) waits for it; Ctrl-C there ends it",
-                )
-            time.sleep(0.2)
-        _holder().write_text(str(os.getpid()))
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    why = f"{describe_process(current_holder())} uses it"
+                    remedy = (
+                        "--wait (labkit ask, run and report) waits for it; Ctrl-C there ends it"
+                    )
+                    raise RigInUse("the rig is in use", why=why, remedy=remedy) from None
+                time.sleep(0.2)
+        LOCK.with_name("holder").write_text(str(os.getpid()))
         yield
-
-
-def _acquired(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def current_holder() -> int | None:
@@ -59,16 +54,11 @@ def current_holder() -> int | None:
     The kernel's list of locks tells, so that this never delays a process that waits for the rig.
     """
     try:
-        pid, inode = _holder().read_text(), LOCK.stat().st_ino
+        pid, inode = LOCK.with_name("holder").read_text(), LOCK.stat().st_ino
     except FileNotFoundError:
         return None
     held = re.search(rf"FLOCK .* {pid} \S+:{inode} ", Path("/proc/locks").read_text())
     return int(pid) if held else None
-
-
-def _holder() -> Path:
-    """Return the file with the number of the process that took the lock last."""
-    return LOCK.with_name("holder")
 
 
 def describe_process(pid: int | None) -> str:
@@ -80,10 +70,10 @@ def describe_process(pid: int | None) -> str:
         if "ipykernel_launcher" in process.cmdline():  # started by labkit run, or by JupyterLab
             process = process.parent() or process
         words = process.cmdline()
-        if Path(words[0]).name.startswith("python") and words[1:]:
-            words = words[1:]
         since = time_text(round(process.create_time() * 1e9))
-    except (psutil.Error, IndexError):
+    except psutil.Error:
         return f"process {pid}"
-    words = [Path(words[0]).name, *words[1:]]
+    if len(words) > 1 and Path(words[0]).name.startswith("python"):
+        words = words[1:]
+    words[:1] = [Path(word).name for word in words[:1]]
     return f"process {pid} ({' '.join(words)[:200]}, since {since})"

@@ -192,42 +192,25 @@ def inside(role: str) -> list[str]:
 
 
 def make_keys(local: LocalHost) -> None:
-    """Create the hosts' key, the user's key, and the file of known host keys."""
-    keys = DIRECTORY / "keys"
-    keys.mkdir(mode=0o700, parents=True)
-    for name in ("user", "host"):
-        argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(keys / name))
-        local.run(*argv)
-    key = (keys / "host.pub").read_text()
-    (keys / "known_hosts").write_text("".join(f"{address(role)} {key}" for role in PORTS))
+    """Create the key of all hosts and of the user, and the file of known host keys."""
+    DIRECTORY.mkdir(mode=0o700, parents=True, exist_ok=True)
+    local.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{DIRECTORY}/key")
+    key = (DIRECTORY / "key.pub").read_text()
+    (DIRECTORY / "known_hosts").write_text("".join(f"{address(role)} {key}" for role in PORTS))
     Path("/run/sshd").mkdir(exist_ok=True)
 
 
 def connect(role: str) -> SshHost:
     """Start the SSH server of a host, and return a connection."""
-    keys = DIRECTORY / "keys"
-    options = {
-        "ListenAddress": address(role),
-        "HostKey": keys / "host",
-        "AuthorizedKeysFile": keys / "user.pub",
-        "PidFile": "none",
-        "StrictModes": "no",
-        "UsePAM": "no",
-        "UseDNS": "no",
-        "PasswordAuthentication": "no",
-        "Subsystem": "sftp internal-sftp",
-        # bash takes the session for a nested shell and skips the user's start-up files, which cost
-        # up to 0.1 s per command and may print.
-        "SetEnv": "SHLVL=1",
-    }
     argv = [*inside(role), "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null"]
-    argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
+    argv += [f"-oListenAddress={address(role)}", f"-oHostKey={DIRECTORY}/key"]
+    argv += [f"-oAuthorizedKeysFile={DIRECTORY}/key.pub", "-oPasswordAuthentication=no"]
+    argv += ["-oPidFile=none", "-oStrictModes=no", "-oUsePAM=no", "-oUseDNS=no"]
+    # bash takes the session for a nested shell and skips the user's start-up files, which cost up
+    # to 0.1 s per command and may print.
+    argv += ["-oSubsystem=sftp internal-sftp", "-oSetEnv=SHLVL=1"]
     job = start_job(LocalHost(), argv, directory=str(DIRECTORY / "sshd" / role), label=LABEL)
     job.await_output("Server listening").check("labkit clean, then try again")
-    return SshHost(
-        role,
-        address(role),
-        key=keys / "user",
-        known_hosts=keys / "known_hosts",
-        namespace=namespace(role),
-    )
+    known = DIRECTORY / "known_hosts"
+    where = namespace(role)
+    return SshHost(role, address(role), key=DIRECTORY / "key", known_hosts=known, namespace=where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -53,41 +53,49 @@ VIRTUAL = {
 }
 
 
-def create(
-    targets: Mapping[str, Target],
-    interfaces: Mapping[str, tuple[str, ...]],
-    networks: Sequence[Network],
-) -> dict[str, Target]:
+def create(targets: Mapping[str, Target], networks: Sequence[Network]) -> dict[str, Target]:
     """Create networks on every host with an engine, and return the targets that have them."""
     made = dict(targets)
     for network in networks:
         engines = {role: target for role, target in made.items() if target.engine}
-        for role, own in _CREATE[network.name](engines, interfaces, network).items():
+        if network.name == "macvlan":
+            for target in engines.values():
+                parent = f"parent={target.interfaces[0]}"
+                _create(target, network, "--driver", "macvlan", "--opt", parent)
+        elif network.name == "nat":
+            arguments = (network.bridge, f"{network.gateway}/{network.prefix}", network.subnet)
+            for target in engines.values():
+                target.host.run(*script(_NAT, *arguments))
+        elif network.name == "overlay":
+            _overlay([*engines.values()], network)
+        else:
+            _weave(engines, network)
+        for role, target in engines.items():
+            others = tuple(one.address for one in engines.values() if one is not target)
+            own: dict[str, dict[str, Any]] = {
+                "macvlan": {"parent": target.interfaces[0]},
+                # The server's end learns of others with their first container.
+                "overlay": {
+                    "remotes": () if role == "sut" else others,
+                    "sandboxes": target.sandboxes,
+                },
+                "weave": {"remotes": others, "router": ROUTER_STATUS},
+            }
             # Placements on a peer have other addresses.
-            first = own.address(APART) if role == "peer" else own.first
-            added = {**made[role].networks, own.name: replace(own, first=first)}
-            made[role] = replace(made[role], networks=added)
+            first = network.address(APART) if role == "peer" else network.first
+            added = {network.name: replace(network, first=first, **own.get(network.name, {}))}
+            made[role] = replace(target, networks={**target.networks, **added})
     return made
 
 
 def _docker(target: Target, *argv: str) -> str:
-    result = target.host.run("docker", *argv, env={"DOCKER_HOST": str(target.engine)})
-    return result.stdout.strip()
+    env = {"DOCKER_HOST": str(target.engine)}
+    return target.host.run("docker", *argv, env=env).stdout.strip()
 
 
 def _create(target: Target, network: Network, *options: str) -> None:
-    """Create a network of an engine."""
     options = ("--label", LABEL, "--subnet", network.subnet, *options)
     _docker(target, "network", "create", *options, network.engine)
-
-
-def _macvlan(
-    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
-) -> dict[str, Network]:
-    parents = {role: interfaces[role][0] for role in engines}
-    for role, parent in parents.items():
-        _create(engines[role], network, "--driver", "macvlan", "--opt", f"parent={parent}")
-    return {role: replace(network, parent=parent) for role, parent in parents.items()}
 
 
 # A bridge with address translation for engines that publish no ports; each placement adds its own
@@ -99,36 +107,22 @@ iptables -w -I FORWARD -i "$1" -j ACCEPT && iptables -w -I FORWARD -o "$1" -j AC
 """
 
 
-def _nat(
-    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
-) -> dict[str, Network]:
-    address = f"{network.gateway}/{network.prefix}"
-    for target in engines.values():
-        target.host.run(*script(_NAT, network.bridge, address, network.subnet))
-    return dict.fromkeys(engines, network)
-
-
 #: The bridge for traffic that leaves a Swarm's containers. An engine makes it some time after it
 #: has entered a Swarm, with rules that would change within a trial, and keeps it. Made before, with
 #: the options that the engine gives it, it tells by its label that labkit entered the Swarm.
 SWARM_BRIDGE = "docker_gwbridge"
-_SWARM_BRIDGE_OPTIONS = (
-    *("--opt", f"com.docker.network.bridge.name={SWARM_BRIDGE}"),
-    *("--opt", "com.docker.network.bridge.enable_icc=false"),
-    *("--opt", "com.docker.network.bridge.enable_ip_masquerade=true"),
-)
 
 
 def _enter_swarm(target: Target, *argv: str) -> None:
-    _docker(target, "network", "create", "--label", LABEL, *_SWARM_BRIDGE_OPTIONS, SWARM_BRIDGE)
+    settings = {"name": SWARM_BRIDGE, "enable_icc": "false", "enable_ip_masquerade": "true"}
+    options = [f"--opt=com.docker.network.bridge.{key}={of}" for key, of in settings.items()]
+    _docker(target, "network", "create", "--label", LABEL, *options, SWARM_BRIDGE)
     _docker(target, "swarm", *argv)
 
 
-def _overlay(
-    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
-) -> dict[str, Network]:
+def _overlay(engines: Sequence[Target], network: Network) -> None:
     """Docker's overlay, in the Swarm that the engine of the sut is in, or else in one made here."""
-    sut, *others = engines.values()
+    sut, *others = engines
     if _docker(sut, "info", "--format", "{{.Swarm.LocalNodeState}}") != "active":
         _enter_swarm(sut, "init", "--advertise-addr", sut.address, *_POOL)
         token = _docker(sut, "swarm", "join-token", "--quiet", "worker")
@@ -136,17 +130,9 @@ def _overlay(
             options = ("--advertise-addr", other.address, "--token", token)
             _enter_swarm(other, "join", *options, f"{sut.address}:2377")
     _create(sut, network, "--driver", "overlay", "--attachable")
-    # The server's end learns of others with their first container.
-    ends = {role: () if role == "sut" else (sut.address,) for role in engines}
-    return {
-        role: replace(network, remotes=ends[role], sandboxes=target.sandboxes)
-        for role, target in engines.items()
-    }
 
 
-def _weave(
-    engines: Mapping[str, Target], interfaces: Mapping[str, tuple[str, ...]], network: Network
-) -> dict[str, Network]:
+def _weave(engines: Mapping[str, Target], network: Network) -> None:
     """A router of Weave Net on each host with an engine, connected, and a network of its plugin.
 
     An engine looks for plugins where those of the whole machine are, so that on hosts of one
@@ -176,14 +162,6 @@ def _weave(
         target.host.call("await_router", router=ROUTER_STATUS, others=others, seconds=30)
         driver = PurePosixPath(_plugin(role)).stem
         _create(target, network, "--internal", "--driver", driver, "--ipam-driver", driver)
-    return {
-        role: replace(
-            network,
-            remotes=tuple(address for address in addresses if address != target.address),
-            router=ROUTER_STATUS,
-        )
-        for role, target in engines.items()
-    }
 
 
 def _router_folder(target: Target) -> str:
@@ -191,19 +169,7 @@ def _router_folder(target: Target) -> str:
 
 
 def _plugin(role: str) -> str:
-    """Return the socket of the plugin of a host's router."""
     return f"{PLUGINS}/labkit-weave-{role}.sock"
-
-
-_Create = Callable[
-    [Mapping[str, Target], Mapping[str, tuple[str, ...]], Network], dict[str, Network]
-]
-_CREATE: dict[str, _Create] = {
-    "macvlan": _macvlan,
-    "nat": _nat,
-    "overlay": _overlay,
-    "weave": _weave,
-}
 
 
 def remove(target: Target) -> list[str]:
@@ -211,14 +177,13 @@ def remove(target: Target) -> list[str]:
 
     Returns lines on what there was. The owner's own Swarm and networks stay.
     """
-    host, nat = target.host, NAMES["nat"]["bridge"]
+    host, nat, env = target.host, NAMES["nat"]["bridge"], {"DOCKER_HOST": str(target.engine)}
     listing = ("network", "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}")
-    removed = sorted(_docker(target, *listing).split(), key=lambda name: name == SWARM_BRIDGE)
-    env = {"DOCKER_HOST": str(target.engine)}
+    removed = _docker(target, *listing).split()
+    if SWARM_BRIDGE in removed:
+        _docker(target, "swarm", "leave", "--force")
     for name in removed:
-        if name == SWARM_BRIDGE:
-            host.run("docker", "swarm", "leave", "--force", env=env)
-        # A worker leaves a Swarm's network to its manager.
+        # A Swarm's network may be gone with it.
         host.run("docker", "network", "rm", name, env=env, check=name == SWARM_BRIDGE)
     # A host is asked for rules only where a device shows that there are some, since asking may
     # load a table.

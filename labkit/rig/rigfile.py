@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import tomllib
 from collections.abc import Iterator
-from ipaddress import IPv4Interface
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationError,
-    ValidationInfo,
-)
+import pydantic
+from pydantic import AfterValidator, Field
 
 from labkit.errors import UsageError
 from labkit.hosts.target import Network
@@ -26,16 +19,11 @@ from labkit.placement import parse_cpus
 from labkit.rig.networks import APART, named
 
 EXAMPLE = "rig.example.toml"
-#: Names on the sut of the bridge for docker("bridge"), and of the engine's network on it.
-BRIDGE, BRIDGE_NETWORK = "labbr0", "labkit-layer2"
 
 
-def _path(value: str, info: ValidationInfo) -> str:
+def _path(value: str, info: pydantic.ValidationInfo) -> str:
     """Return a path relative to the file's folder as an absolute one."""
-    try:
-        return os.path.normpath(Path((info.context or {})["folder"], Path(value).expanduser()))
-    except RuntimeError as error:
-        raise ValueError(str(error)) from None
+    return os.path.normpath(Path((info.context or {})["folder"], Path(value).expanduser()))
 
 
 def _cpus(value: str) -> str:
@@ -47,7 +35,7 @@ def _cpus(value: str) -> str:
 
 
 def _address(value: str) -> str:
-    address = ipaddress.ip_address(value)
+    address = IPv4Address(value)
     if address.is_loopback or address.is_multicast or address.is_unspecified:
         raise ValueError("no other host can send to this address")
     return str(address)
@@ -63,13 +51,13 @@ Text = Annotated[str, Field(pattern=r"^[^\s\x00-][^\s\x00]*$")]
 LocalPath = Annotated[str, Field(pattern=r"^[^\x00\n]+$"), AfterValidator(_path)]
 Interface = Annotated[str, Field(pattern=r"^[^\s/]{1,15}$")]
 Directory = Annotated[str, Field(pattern=r"^(/(\w|[+@-])[\w.+@-]*)+$")]
-Socket = Annotated[str, Field(pattern=r"^unix:///\S+$")]
-FirstAddress = Annotated[IPv4Interface, Strict(False), AfterValidator(_inside)]
+FirstAddress = Annotated[IPv4Interface, pydantic.Strict(False), AfterValidator(_inside)]
 Addresses = list[Annotated[str, AfterValidator(_address)]]
+Between = Literal["macvlan", "nat", "overlay", "weave"]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _Table(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Machine(_Table):
@@ -89,25 +77,25 @@ class Machine(_Table):
     @property
     def socket(self) -> str | None:
         """The socket of its Docker Engine, None where labkit uses none."""
-        return None
+        engine = getattr(self, "engine", "none")
+        return None if engine == "none" else str(engine)
 
     @property
     def layer2(self) -> Network | None:
         """The network of docker("bridge"), where the file describes one."""
-        return None
+        first, port = getattr(self, "bridge_address", None), getattr(self, "bridge_port", "")
+        if first is None:
+            return None
+        own = Network("bridge", str(first.network), str(first.ip))
+        return replace(own, engine="labkit-layer2", bridge="labbr0", port=port or "")
 
 
 class EngineMachine(Machine):
     """A host with a Docker Engine."""
 
-    engine: Socket = "unix:///var/run/docker.sock"
+    engine: Annotated[str, Field(pattern=r"^unix:///\S+$")] = "unix:///var/run/docker.sock"
     #: The engine's ``--exec-root``, where it keeps the namespaces of overlay networks.
     exec_root: Directory = "/var/run/docker"
-
-    @property
-    def socket(self) -> str | None:
-        """The socket of its Docker Engine."""
-        return self.engine
 
 
 class SystemUnderTest(EngineMachine):
@@ -116,25 +104,6 @@ class SystemUnderTest(EngineMachine):
     engine: Annotated[str, Field(pattern=r"^(none|unix:///\S+)$")] = "unix:///var/run/docker.sock"
     bridge_port: Interface | None = None
     bridge_address: FirstAddress | None = None
-
-    @property
-    def socket(self) -> str | None:
-        """The socket of its Docker Engine, None where labkit uses none."""
-        return None if self.engine == "none" else self.engine
-
-    @property
-    def layer2(self) -> Network | None:
-        """The network of docker("bridge"), where the file describes one."""
-        if self.bridge_port is None or self.bridge_address is None:
-            return None
-        return Network(
-            "bridge",
-            str(self.bridge_address.network),
-            str(self.bridge_address.ip),
-            engine=BRIDGE_NETWORK,
-            bridge=BRIDGE,
-            port=self.bridge_port,
-        )
 
 
 class Collector(Machine):
@@ -154,15 +123,6 @@ class Hosts(_Table):
     collector: Collector | None = None
 
 
-class Networks(_Table):
-    """The first address of each network between containers, with its prefix length."""
-
-    macvlan: FirstAddress | None = None
-    nat: FirstAddress | None = None
-    overlay: FirstAddress | None = None
-    weave: FirstAddress | None = None
-
-
 class RigFile(_Table):
     """The file; the fields are its keys."""
 
@@ -171,21 +131,18 @@ class RigFile(_Table):
     #: Seconds that a campaign waits for a host: long enough for a reboot.
     patience: Annotated[float, Field(ge=0)] = 600.0
     hosts: Hosts
-    networks_: Annotated[Networks, Field(alias="networks")] = Networks()
+    #: The first address of each network between containers, with its prefix length.
+    first: Annotated[dict[Between, FirstAddress], Field(alias="networks")] = {}
 
     @property
     def machines(self) -> dict[str, Machine]:
         """The hosts' tables by role."""
-        return {role: machine for role, machine in self.hosts if machine is not None}
+        return {role: machine for role, machine in self.hosts if machine}
 
     @property
     def networks(self) -> dict[str, Network]:
         """The networks between containers by name."""
-        return {
-            name: named(name, str(first.network), str(first.ip))
-            for name, first in self.networks_
-            if first is not None
-        }
+        return {name: named(name, str(at.network), str(at.ip)) for name, at in self.first.items()}
 
 
 def read_rigfile(path: Path | str) -> RigFile:
@@ -202,30 +159,25 @@ def read_rigfile(path: Path | str) -> RigFile:
         context = {"folder": path.resolve().parent}
         file = RigFile.model_validate({"name": path.stem, **data}, context=context)
         mistakes = list(_contradictions(file))
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         mistakes = [
             f"{'.'.join(map(str, row['loc']))}: {row['msg']}"
             + (f" (it is {row['input']!r})" if isinstance(row["input"], str | int) else "")
             for row in error.errors()
         ]
-    # ValueError: neither TOML nor UTF-8; RecursionError: a thousand brackets.
-    except (OSError, ValueError, RecursionError) as error:
-        remedy = f"copy {EXAMPLE} and fill it in"
-        raise UsageError(
-            f"{path.name} cannot be read", where=str(path), why=str(error), remedy=remedy
-        ) from None
+    # ValueError: neither TOML nor UTF-8; RuntimeError: no such home, or a thousand brackets.
+    except (OSError, ValueError, RuntimeError) as error:
+        what, remedy = f"{path.name} cannot be read", f"copy {EXAMPLE} and fill it in"
+        raise UsageError(what, where=str(path), why=str(error), remedy=remedy) from None
     if mistakes:
-        raise UsageError(
-            "\n".join(f"{path.name}: {mistake}" for mistake in mistakes),
-            where=str(path),
-            remedy=f"{EXAMPLE} explains every key",
-        )
+        what = "\n".join(f"{path.name}: {mistake}" for mistake in mistakes)
+        raise UsageError(what, where=str(path), remedy=f"{EXAMPLE} explains every key")
     return file
 
 
 def _contradictions(file: RigFile) -> Iterator[str]:
     """Yield the keys that are wrong beside others."""
-    generator, sut, peer, layer2 = file.hosts.generator, file.hosts.sut, file.hosts.peer, None
+    generator, sut, layer2 = file.hosts.generator, file.hosts.sut, None
     if bool(sut.bridge_port) != bool(sut.bridge_address):
         yield "hosts.sut: bridge_port and bridge_address need each other"
     elif layer2 := sut.layer2:
@@ -233,42 +185,39 @@ def _contradictions(file: RigFile) -> Iterator[str]:
             yield "hosts.sut.bridge_port: a bridge for containers needs an engine"
         if layer2.port in sut.interfaces:
             yield f"hosts.sut.bridge_port: {layer2.port} is the host's own interface"
-        if not _inside_subnet(generator, layer2):
+        if not _addresses_in(layer2, generator):
             yield f"hosts.generator.addresses: none is in {layer2.subnet}: layer 2 has no router"
-    # The peer may be another role of the generator's machine.
-    same = peer is not None and (peer.ssh, peer.port) == (generator.ssh, generator.port)
-    if peer and same and peer.addresses[0] != generator.addresses[0]:
-        yield f"hosts.peer.addresses: its machine is the generator's, {generator.addresses[0]}"
-    owners = {layer2.first: "hosts.sut.bridge_address"} if layer2 else {}
+    owners = {layer2.first: ("sut.bridge_address", "")} if layer2 else {}
     for role, machine in file.machines.items():
-        for address in machine.addresses if not (same and role == "peer") else ():
-            if owners.setdefault(address, f"hosts.{role}.addresses") != f"hosts.{role}.addresses":
-                yield f"hosts.{role}.addresses: {address} is also in {owners[address]}"
+        for address in machine.addresses:
+            # The peer may be another role of the generator's machine.
+            own = (f"{role}.addresses", f"{machine.ssh}:{machine.port}")
+            other = owners.setdefault(address, own)
+            if other[1] != own[1]:
+                yield f"hosts.{own[0]}: {address} is also in hosts.{other[0]}"
     for network in file.networks.values():
-        yield from (f"networks.{network.name}: {why}" for why in _without_room(file, network))
+        if why := _without_room(file, network):
+            yield f"networks.{network.name}: {why}"
 
 
-def _inside_subnet(machine: Machine, network: Network) -> list[int]:
-    """Return a machine's addresses in a subnet, as numbers."""
-    subnet = ipaddress.ip_network(network.subnet)
-    addresses = map(ipaddress.ip_address, machine.addresses)
-    return [int(address) for address in addresses if address in subnet]
-
-
-def _without_room(file: RigFile, network: Network) -> Iterator[str]:
-    """Yield why a network has not enough addresses of its own."""
-    subnet, first = ipaddress.ip_network(network.subnet), int(ipaddress.ip_address(network.first))
-    end = first + APART * (2 if file.hosts.peer else 1)
-    if first <= int(subnet[3]) or end > int(subnet[-1]):
-        yield f"it needs {APART} addresses a host with an engine from there, and 3 before"
-    hosts = [address for m in file.machines.values() for address in _inside_subnet(m, network)]
-    if network.name == "macvlan":
-        if not _inside_subnet(file.hosts.generator, network):
-            yield "it is not in a subnet of the generator, and macvlan has no router"
-        if any(first <= address < end for address in hosts):
-            yield "a host has one of its addresses"
-        return
+def _without_room(file: RigFile, network: Network) -> str:
+    """Return why a network has not enough addresses of its own, or ""."""
+    subnet, first = IPv4Network(network.subnet), IPv4Address(network.first)
+    last = first + APART * (2 if file.hosts.peer else 1) - 1
+    hosts = _addresses_in(network, *file.machines.values())
     others = [*file.networks.values(), *filter(None, [file.hosts.sut.layer2])]
-    subnets = [ipaddress.ip_network(other.subnet) for other in others if other.name != network.name]
-    if hosts or any(subnet.overlaps(other) for other in subnets):
-        yield "a host or another network is in its subnet"
+    subnets = [IPv4Network(other.subnet) for other in others if other.name != network.name]
+    if first <= subnet[3] or last >= subnet[-1]:
+        return f"it needs {APART} addresses a host with an engine from there, and 3 before"
+    if network.name != "macvlan":
+        shared = hosts or any(subnet.overlaps(other) for other in subnets)
+        return "a host or another network is in its subnet" if shared else ""
+    if not _addresses_in(network, file.hosts.generator):
+        return "it is not in a subnet of the generator, and macvlan has no router"
+    return "a host has one of its addresses" if any(first <= a <= last for a in hosts) else ""
+
+
+def _addresses_in(network: Network, *machines: Machine) -> list[IPv4Address]:
+    """Return the machines' addresses in the subnet of a network."""
+    addresses = [IPv4Address(one) for machine in machines for one in machine.addresses]
+    return [address for address in addresses if address in IPv4Network(network.subnet)]

@@ -4,79 +4,73 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
-from labkit import runtimes
+import psutil
+
 from labkit.errors import RigError, suggestion
-from labkit.hosts import Host, LocalHost, Settings, script
+from labkit.hosts import Host, LocalHost, Settings, restore, script, stop_labelled
+from labkit.hosts.agent import CPUS
+from labkit.hosts.settings import DIRECTORY as JOURNAL
 from labkit.hosts.target import Image, Target
 from labkit.placement import cpu_set, format_cpus, parse_cpus
-from labkit.rig import checks, engine, images, layers, lock, netns, networks, storage, teardown
+from labkit.rig import checks, engine, images, lock, netns, networks
 from labkit.rig.base import Additions, Rig
+from labkit.rig.checks import Check, Seen
 from labkit.rig.images import Say
 from labkit.rig.netns import CLEAN_PEER, COLLECTOR, PEER
 
-#: Packages with programs that only some studies need of other rigs, but the virtual one always.
-_PACKAGES = ("docker.io", "docker-cli", "iptables", "openssh-server")
 
-
-def missing_tools() -> dict[str, str]:
-    """Return the programs of the virtual rig that are not here, with the package of each."""
-    path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-    return {
-        program.name: program.package
-        for program in checks.programs()
-        if (program.use == "needed" or program.package in _PACKAGES)
-        and not shutil.which(program.name, path=path)
-    }
-
-
-def no_namespaces() -> str:
-    """Return why this process cannot create network namespaces, or "".
-
-    Root in a container may lack the right to. A named namespace is a mount, hence both options.
-    """
-    if not lock.is_root():
-        return "this is not root"
+def check_machine() -> list[Check]:
+    """Return the results of all checks of this machine, which the virtual rig is made of."""
+    fault = "" if lock.is_root() else "this is not root"
+    # Root in a container may lack the right to. A named namespace is a mount, hence both options.
     result = LocalHost().run("unshare", "--net", "--mount", "true", check=False)
-    if result.status == 0:
-        return ""
-    error = result.stderr.strip()[-200:] or f"unshare ended with status {result.status}"
-    return f"this is root without the right to make network namespaces ({error})"
+    if result.status != 0 and not fault:
+        fault = "this is root without the right to make network namespaces"
+        fault += f" ({result.stderr.strip()[-200:]})"
+    remedy = "run as root, in a container with --privileged"
+    found = "no" if fault else "can be made"
+    rig = Check("virtual rig", found, not fault, fault, remedy, True)
+    return [rig, *checks.check(checks.look(None, "", LocalHost()))]
 
 
 def check(spec: str) -> None:
     """Raise an error for an invalid rate, or where this machine and user cannot have the rig."""
     netns.bits_per_second(spec)
-    why, remedy = no_namespaces(), "run as root, in a container with --privileged"
-    if not why and (lacking := missing_tools()):
-        why = f"there is no {', '.join(sorted(lacking))}"
-        remedy = f"apt-get install {' '.join(sorted(set(lacking.values())))}"
-    if why:
-        what = "this machine and user can have no virtual rig"
-        raise RigError(what, why=why, remedy=f"{remedy}; or name other machines in a rig.toml")
+    for one in check_machine():
+        if one.needed and not one.ok:
+            what = "this machine and user can have no virtual rig"
+            remedy = f"{one.remedy}; or name other machines in a rig.toml"
+            raise RigError(what, why=one.fault, remedy=remedy)
 
 
 @contextmanager
 def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
     """Make the rig for the duration of a ``with`` block."""
-    for line in teardown.clean():
+    for line in clean():
         say(f"removed {line}")
     local, roles = LocalHost(), roles_with(added)
     with ExitStack() as stack:
-        stack.callback(teardown.clean)
-        _raise_limits(local)
+        stack.callback(clean)
+        for name, value in (("root_maxkeys", 10**6), ("root_maxbytes", 25 * 10**6)):
+            path = Path("/proc/sys/kernel/keys", name)
+            # An engine raises it and does not restore it.
+            if path.exists() and int(path.read_text()) < value:
+                Settings(local, netns.LABEL).set_file(str(path), value)
         built = images.ensure_images(local, say)
         say("starting hosts, switch and Docker Engine")
         netns.build(local, netns.bits_per_second(spec))
         netns.make_keys(local)
         with ThreadPoolExecutor() as pool:
-            starts = [pool.submit(engine.start_engine, local)]
-            starts += [pool.submit(engine.start_peer, local)] if added.peer else []
+            engines = [role for role in roles if role in ("sut", PEER)]
+            starts = [pool.submit(engine.start_engine, local, role) for role in engines]
             hosts = dict(zip(roles, pool.map(netns.connect, roles), strict=True))
             for host in hosts.values():
                 stack.callback(host.close)
@@ -96,40 +90,33 @@ def _rig(
     spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added: Additions, say: Say
 ) -> Rig:
     """Return the rig, with the networks that were asked for and that it can have."""
-    storages, missing = storage.find(hosts["sut"], engine.SOCKET, str(engine.STORAGES))
+    disk, bridge = str(engine.STORAGES), {"bridge": engine.LAYER2}
+    storages, missing = images.find_storages(hosts["sut"], engine.SOCKET, disk)
+    peers = {name: _copied(built, name) for name in added.peer}
     targets = {
         role: Target(
             host,
             netns.address(role),
+            engine=engine.socket_of(role) if role in ("sut", PEER) else None,
             directory=str(netns.DIRECTORY / "jobs"),
             sysfs=str(netns.sysfs(role)),
-            images=built if role in ("sut", "clean") else {},
+            images={"sut": built, "clean": built, PEER: peers}.get(role, {}),
+            sandboxes=str(netns.DIRECTORY / role / "netns"),
+            # The collector has no address, as nothing is sent to it.
+            addresses=tuple(chain(*netns.PORTS[role].values())) if role != COLLECTOR else (),
+            interfaces=tuple(netns.PORTS[role]),
         )
         for role, host in hosts.items()
     }
-    sut = replace(
-        targets["sut"],
-        engine=engine.SOCKET,
-        networks={"bridge": engine.LAYER2},
-        disk=str(engine.STORAGES),
-        storages=storages,
-        sandboxes=str(netns.DIRECTORY / "docker" / "netns"),
-    )
-    targets["sut"] = layers.with_layers(sut, added.layers, say)
-    if added.peer:
-        targets[PEER] = replace(
-            targets[PEER],
-            engine=engine.PEER_SOCKET,
-            images={name: _copied(built, name) for name in added.peer},
-            sandboxes=str(netns.DIRECTORY / PEER / "netns"),
-        )
-    cpus, rate = with_added(cpu_map(), hosts), netns.bits_per_second(spec)
-    missing |= _missing(cpus, hosts["sut"])
-    interfaces = {role: tuple(netns.PORTS[role]) for role in hosts}
+    sut = replace(targets["sut"], disk=disk, networks=bridge, storages=storages)
+    targets["sut"] = images.with_layers(sut, added.layers, say)
+    seen, rate = checks.look(None, "", hosts["sut"]), netns.bits_per_second(spec)
+    cpus = with_added(cpu_map(seen.facts["stable"]["files"]), hosts)
+    missing |= lacking(seen, cpus)
     wanted = [networks.VIRTUAL[n] for n in added.networks if f"network:{n}" not in missing]
     links = "each host a veth pair to one switch (a bridge), the sut two"
     caveats = [
-        f"one kernel, {len(allowed_cpus())} vCPUs, shared softirq: the receiving side's "
+        f"one kernel, {len(cpu_set(cpus['all']))} vCPUs, shared softirq: the receiving side's "
         "network work runs on the sender's CPU, unless a campaign moves it (receiving_cpu)",
         "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
     ]
@@ -146,22 +133,13 @@ def _rig(
     return Rig(
         name=spec,
         kind="virtual",
-        hosts=hosts,
-        targets=networks.create(targets, interfaces, wanted),
-        # The collector has no address, as nothing is sent to it.
-        addresses={
-            role: tuple(text for own in netns.PORTS[role].values() for text in own)
-            for role in hosts
-            if role != COLLECTOR
-        },
-        interfaces=interfaces,
-        cpu_map=cpus,
-        cpu_notes={"softirq": "the sender's, unless packets are moved"},
+        targets=networks.create(targets, wanted),
+        cpu_map={**cpus, "softirq": "the sender's, unless packets are moved"},
         shared_kernel=True,
         links=(links,),
         caveats=tuple(caveats),
         missing=missing,
-        mirrored={COLLECTOR: added.collector} if added.collector else {},
+        mirrors=added.collector,
     )
 
 
@@ -177,34 +155,23 @@ def _copied(available: Mapping[str, Image], name: str) -> Image:
     return image
 
 
-def _raise_limits(local: LocalHost) -> None:
-    """Raise limits that an engine raises and does not restore, so that they are restored."""
-    tuning = Settings(local, netns.LABEL)
-    for name, value in (("root_maxkeys", "1000000"), ("root_maxbytes", "25000000")):
-        path = Path("/proc/sys/kernel/keys") / name
-        if path.is_file() and int(path.read_text()) < int(value):
-            tuning.set_file(str(path), value)
-
-
-def allowed_cpus() -> list[int]:
-    """Return the CPUs that a rig on this machine may use."""
-    return sorted(os.sched_getaffinity(1) or {0})
-
-
-CPU_FOLDER = Path("/sys/devices/system/cpu")
-
-
-def cpu_map() -> dict[str, str]:
+def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
     """Return the CPU of each role; with two CPUs, the harness sleeps on the generator's.
 
-    Two threads of one core slow each other down, so CPUs of different cores come first.
+    Two threads of one core slow each other down, so CPUs of different cores come first. `files` are
+    those of the machine's facts; a container may have fewer CPUs.
     """
-    # By the number of threads of its core before it.
-    cpus = sorted(allowed_cpus(), key=lambda cpu: (siblings(cpu).index(cpu), cpu))
+    allowed = os.sched_getaffinity(1) or {0}
+    cpus = sorted(allowed, key=lambda cpu: (_threads(files, cpu).index(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
     harness = cpus[2] if len(cpus) > 2 else generator
     ends = {"generator": generator, "sut": sut, "clean": sut, "harness": harness}
     return {**{role: str(cpu) for role, cpu in ends.items()}, "all": format_cpus(cpus)}
+
+
+def _threads(files: Mapping[str, str], cpu: int) -> tuple[int, ...]:
+    """Return the threads of a CPU's core."""
+    return parse_cpus(files.get(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list", str(cpu)))
 
 
 def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
@@ -216,45 +183,101 @@ def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str
     return {**cpus, **{role: cpus[end] for role, end in ends.items() if role in roles}}
 
 
-def siblings(cpu: int) -> tuple[int, ...]:
-    """Return the threads of a CPU's core."""
-    path = CPU_FOLDER / f"cpu{cpu}/topology/thread_siblings_list"
-    return parse_cpus(path.read_text()) if path.exists() else (cpu,)
-
-
-def _missing(cpus: Mapping[str, str], sut: Host) -> dict[str, str]:
+def lacking(seen: Seen, cpus: Mapping[str, str]) -> dict[str, str]:
     """Return the capabilities that the rig lacks on this machine, with the reasons."""
-    answers = checks.ask(sut)
-    reasons = (
-        checks.missing_networks(answers)
-        | runtimes.unavailable(answers["absent"])
-        | _missing_cpus(cpus)
-    )
-    reasons |= {
+    stable, ends = seen.facts["stable"], {int(cpus["generator"]), int(cpus["sut"])}
+    isolated, real_time = (stable["cpu"]["isolated"] or "").strip(), seen.answers["real_time"]
+    reasons = {
         "separate-machines": "the hosts are namespaces of one kernel",
         "nic-hardware": "the links are veth pairs",
         "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
     }
-    if answers["real_time"]:
-        reasons["realtime"] = f"no real-time class here: {answers['real_time']}"
-    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
-        reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
-    return reasons
-
-
-def _missing_cpus(cpus: Mapping[str, str]) -> dict[str, str]:
-    """Return the capabilities that the two ends lack by their CPUs."""
-    generator, sut = int(cpus["generator"]), int(cpus["sut"])
-    reasons = {}
-    if generator == sut:
+    if len(ends) == 1:
         reasons["separate-cpu-time"] = "generator and sut share the only CPU"
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
-    elif sut in siblings(generator):
+    elif ends <= {*_threads(stable["files"], min(ends))}:
         reasons["two-cores"] = "the two ends run on threads of one core"
-    path = CPU_FOLDER / "isolated"
-    isolated = cpu_set(path.read_text()) if path.exists() else frozenset()
-    if not isolated:
-        reasons["isolated-cpus"] = "no CPU was isolated at boot (isolcpus)"
-    elif not {generator, sut} <= isolated:
-        reasons["isolated-cpus"] = "the two ends are not on CPUs that were isolated at boot"
-    return reasons
+    if not ends <= cpu_set(isolated):
+        reasons["isolated-cpus"] = f"CPUs isolated at boot (isolcpus): {isolated or 'none'}"
+    if real_time:
+        reasons["realtime"] = f"no real-time class here: {real_time}"
+    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
+    return {**seen.cannot, **reasons}
+
+
+# Removing. No record is kept of a rig: processes carry a label, and everything else has labkit's
+# name. So what a killed campaign left is removed in the same way as a rig that is closed.
+
+#: Where daemons of the rig mount something.
+_MOUNTS = tuple(map(str, (netns.DIRECTORY, engine.DATA_ROOT, engine.IMAGES, engine.STORAGES)))
+
+
+def clean() -> list[str]:
+    """Remove everything of labkit's from this machine but images; return what it was.
+
+    The caller holds the machine's lock, so that nothing of it has an owner.
+    """
+    if not lock.is_root():
+        return []
+    local = LocalHost()
+    removed = [f"control groups {root}" for root in group_roots()]
+    # First what is in containers: an engine would wait for them as it ends.
+    local.call("remove_group", group="/labkit")
+    # An engine ends its own; an SSH server loses its label, and is found in its namespace.
+    for label, grace in (("trial-", 2.0), (engine.LABEL, 10.0), (netns.PREFIX, 0.0)):
+        removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
+    removed += [f"process {pid} of a host" for pid in _kill_hosts(local)]
+    for point in mounted():  # what a killed daemon left
+        local.run("umount", "--lazy", point)
+        removed.append(f"mount {point}")
+    images.clear_storages(local, str(engine.STORAGES))
+    for name in netns.existing():
+        local.run("ip", "netns", "del", name)
+        removed.append(f"network namespace {name}")
+    # An engine may have started one more container before it ended.
+    local.call("remove_group", group="/labkit")
+    if local.run("ip", "route", "del", *netns.UNREACHABLE.split(), check=False).status == 0:
+        removed.append(f"route {netns.UNREACHABLE}")
+    for socket in Path(networks.PLUGINS).glob("labkit-*"):
+        socket.unlink()
+    # Of settings only the machine's are left; those of the hosts went with their namespaces.
+    outcomes = [*restore(local, label="trial-", gone=True), *restore(local, label=netns.LABEL)]
+    removed += [f"setting {outcome}" for outcome in outcomes]
+    for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
+        shutil.rmtree(folder, ignore_errors=True)
+    images.forget_logs(local, str(engine.IMAGES))
+    if netns.DIRECTORY.exists():
+        shutil.rmtree(netns.DIRECTORY)
+        removed.append(f"folder {netns.DIRECTORY}")
+    return removed
+
+
+def _kill_hosts(local: LocalHost) -> list[str]:
+    """Kill the processes in the lab's namespaces until there are none: they may leave children."""
+    listing = script('for name; do ip netns pids "$name"; done', *netns.existing())
+    killed: dict[str, None] = {}
+    deadline = time.monotonic() + 10.0
+    while pids := local.run(*listing).stdout.split():
+        killed |= dict.fromkeys(pids)
+        local.run("kill", "-KILL", *pids, check=False)
+        if time.monotonic() > deadline:
+            raise RigError(
+                f"processes of the rig do not end: {' '.join(pids)}",
+                why="a process that waits for a disk or a mount cannot be killed",
+                remedy="labkit clean, once more",
+            )
+    return [*killed]
+
+
+def group_roots() -> list[Path]:
+    """Return the lab's control group in every hierarchy."""
+    base = Path("/sys/fs/cgroup")
+    return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]
+
+
+def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
+    """Return the mount points at or below some paths, the deepest first."""
+    points = [partition.mountpoint for partition in psutil.disk_partitions(all=True)]
+    folders = tuple(f"{path}/" for path in below)
+    return sorted((p for p in points if p in below or p.startswith(folders)), reverse=True)

@@ -213,14 +213,13 @@ def recorded_rig(study):
     rig, targets = data.rig, {}
     for role, described in rig["hosts"].items():
         engine, images = (f"unix:///run/{role}.sock", {"net": IMAGE})
-        target = Target(DryHost(role, data.facts[role]), next(iter(described["addresses"]), ""))
+        addresses = tuple(described["addresses"])
+        lab = {"addresses": addresses, "interfaces": ("lab0",)}
+        target = Target(DryHost(role, data.facts[role]), next(iter(addresses), ""), **lab)
         with_engine = replace(target, engine=engine, images=images)
         targets[role] = with_engine if described["engine"] else target
     return labkit.Rig(
-        hosts={role: target.host for role, target in targets.items()},
         targets=targets,
-        addresses={role: tuple(one["addresses"]) for role, one in rig["hosts"].items()},
-        interfaces=dict.fromkeys(targets, ("lab0",)),
         links=tuple(rig["links"]),
         caveats=tuple(rig["caveats"]),
         missing=rig["capabilities"],

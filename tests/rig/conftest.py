@@ -17,8 +17,8 @@ from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.hosts import LocalHost, labelled
 from labkit.rig import engine, netns
-from labkit.rig.layers import LayeredImage, tree
-from labkit.rig.teardown import group_roots
+from labkit.rig.images import LayeredImage, tree
+from labkit.rig.virtual import group_roots
 
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0

@@ -18,7 +18,7 @@ from uuid import uuid4
 from sshd import children, command, make_key
 
 from labkit.hosts import LocalHost, labelled, stop_labelled
-from labkit.rig import engine, netns, virtual
+from labkit.rig import engine, netns
 
 HOST = """
 [hosts.{role}]
@@ -79,8 +79,8 @@ class Machines:
     `path` is of three hosts, and `networked` of all, with networks that labkit creates.
     """
 
-    def __init__(self, folder):
-        self.folder, self.servers, self.ways = folder, {}, []
+    def __init__(self, folder, cpus):
+        self.folder, self.servers, self.ways, self.cpus = folder, {}, [], cpus
         self.path, self.networked = folder / "rig.toml", folder / "networked.toml"
         make_key(folder / "user")
         tables = {role: self.table(role) for role in ALL_ROLES}
@@ -89,7 +89,7 @@ class Machines:
         self.path.write_text(BEGIN + "".join(bridged[role] for role in ROLES))
         # As this process sees it: there engines mount what the hosts' own mounts do not show.
         root = f"/proc/{os.getpid()}/root{netns.DIRECTORY}"
-        tables["sut"] += f'exec_root = "{root}/docker"\n'
+        tables["sut"] += f'exec_root = "{root}/sut"\n'
         tables["peer"] += f'engine = "{engine.PEER_SOCKET}"\nexec_root = "{root}/peer"\n'
         tables["collector"] += 'mirrors = ["sut"]\n'
         self.networked.write_text(BEGIN + "".join(tables.values()) + NETWORKS)
@@ -105,7 +105,7 @@ class Machines:
         places = {"namespace": netns.namespace(role), "address": address}
         way.write_text(_WAY.format(inner=PORT, port=port, **places))
         way.chmod(0o755)
-        cpus = virtual.cpu_map()[role if role in ROLES else "generator"]
+        cpus = self.cpus[role if role in ROLES else "generator"]
         addresses = json.dumps(netns.PORTS[role]["lab0"])
         named = {"role": role, "port": port, "folder": self.folder}
         return HOST.format(**named, addresses=addresses, cpus=cpus)
@@ -173,9 +173,9 @@ class Machines:
 
 
 @contextmanager
-def machines(folder):
+def machines(folder, cpus):
     """Make machines of the namespaces of a virtual rig that is up."""
-    made = Machines(folder)
+    made = Machines(folder, cpus)
     try:
         for role in ALL_ROLES:
             made.start(role)

@@ -67,7 +67,7 @@ def test_every_application_is_measured(lab, make_trial, family, network):
             for side, cpus in (("server", "1"), ("client", "0")):
                 assert mechanisms[f"{side}_cpu"] == pytest.approx(busy(trial, cpus), abs=0.02)
     for end, other in zip(ends, ("peer", "sut"), strict=True) if network == "weave" else ():
-        assert end[f"router to {lab.addresses[other][0]}"] in ("sleeve", "fastdp")
+        assert end[f"router to {lab.targets[other].address}"] in ("sleeve", "fastdp")
 
 
 @pytest.mark.parametrize(

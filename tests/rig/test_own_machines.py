@@ -21,7 +21,7 @@ from labkit.errors import RigError
 from labkit.hosts import LocalHost, labelled, start_job
 from labkit.pcap import read
 from labkit.placement import container, waiting
-from labkit.rig import engine, images, virtual
+from labkit.rig import engine, images
 from labkit.rig import machines as inventory
 from labkit.rig.base import Additions
 from labkit.status import find
@@ -34,7 +34,7 @@ LEFT = ("--label=labkit=trial-1-x", "--cgroup-parent=/labkit")
 
 @pytest.fixture(scope="module")
 def own(namespaces, tmp_path_factory):
-    with machines(tmp_path_factory.mktemp("machines")) as made:
+    with machines(tmp_path_factory.mktemp("machines"), namespaces.cpu_map) as made:
         made.open_ways()
         yield made
 
@@ -71,9 +71,7 @@ def test_a_campaign_on_every_baseline_level_and_network(own, tmp_path):
     assert list(campaign.trials.status) == ["ok"] * 7
     # Counters of the servers' hosts, each with a kernel.
     assert (campaign.ok[["server_switches", "context_switches"]] > 0).all(axis=None)
-    assert rig.kind == "inventory" and not rig.shared_kernel
-    assert not {"clean-host", "docker", "rules", "layer2", "chroot"} & set(rig.missing)
-    assert set(described["hosts"]) == {"generator", "sut", "clean"}
+    assert not rig.shared_kernel and set(described["hosts"]) == {"generator", "sut", "clean"}
     assert rig.owns("198.18.1.10") and not rig.owns("198.18.0.1")
     assert docker_cli("ps", "--all", "--quiet") == ""
 
@@ -81,19 +79,16 @@ def test_a_campaign_on_every_baseline_level_and_network(own, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('interfaces = ["lab0"]', 'interfaces = ["lab7"]', "there is no interface lab7"),
         ('"198.18.0.3"]', '"198.18.0.33"]', "198.18.0.33 is not on lab0"),
-        ("docker.sock", "nowhere.sock", "no Docker Engine answers"),
-        ('cpus = "1"', 'cpus = "1023"', "it has no CPU"),
-        ('bridge_port = "lab1"', 'bridge_port = "lab9"', "there is no interface lab9"),
+        ("/sut.sock", "/nowhere.sock", "no Docker Engine answers"),
         ('scratch = "', 'scratch = "/dev/null', "is not writable"),
         ('"198.18.1.10/24"', '"198.18.1.10/25"', "not labbr0 198.18.1.0/25"),
     ],
 )
 def test_a_host_that_differs_from_the_file_is_an_error(own, old, new, why):
     path, text = own.folder / "wrong.toml", own.path.read_text()
-    assert old in text or virtual.cpu_map()["sut"] != "1"
     head, mark, rest = text.partition("[hosts.sut]")
+    assert old in rest
     path.write_text(head + mark + rest.replace(old, new, 1))
     with pytest.raises(RigError) as caught, opened(path):
         pass

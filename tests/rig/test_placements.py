@@ -148,7 +148,6 @@ def to_cpu_0(target, started):
 MEMORY, QUOTA = Limits(memory=64 << 20), Limits(period_us=10_000, quota_us=2_000)
 LAYER2, NAT, HOST, CGROUP = docker("bridge"), docker("nat"), docker("host"), bare("cgroup")
 MACVLAN, OVERLAY, CHROOT = docker("macvlan"), docker("overlay"), bare("chroot")
-LXC = {network: container("lxc", network) for network in ("host", "bridge", "nat", "macvlan")}
 UNCONFINED = HOST.with_seccomp("unconfined")
 OTHER = {"options": ("--network", "labkit-layer2", "--ip", "198.18.1.11")}
 DEFAULT = {"options": ("--network", "bridge")}
@@ -158,26 +157,20 @@ WRONG: list[tuple[Placement, dict[str, Any], str]] = [
     (LAYER2, {"really": HOST}, "network: the host's, not its own"),
     (LAYER2, DEFAULT, "bridge labbr0: none, not yes"),
     (LAYER2, OTHER, "address 198.18.1.10: none, not yes"),
-    (LAYER2, {"really": MACVLAN}, "bridge labbr0: none"),
     (HOST, {"really": NAT}, "network: its own, not the host's"),
     (NAT, {"after": unpublish}, f"{NO_NAT}, not to it"),
-    (NAT, {"really": LAYER2}, NO_NAT),
     (MACVLAN, {"really": LAYER2}, "macvlan of lab0: none"),
     (OVERLAY, {"really": LAYER2}, "tunnel: none"),
-    (LXC["macvlan"], {"really": LXC["bridge"]}, "macvlan of lab0: none"),
-    (LXC["bridge"], {"really": LXC["host"]}, "network: the host's"),
-    (LXC["nat"], {"after": withdraw_all}, NO_NAT),
+    (container("lxc", "bridge"), {"really": container("lxc", "host")}, "network: the host's"),
+    (container("lxc", "nat"), {"after": withdraw_all}, NO_NAT),
     (container("rkt", "nat"), {"really": container("rkt", "host")}, "network: the host's"),
     (docker("host", MEMORY), {"really": HOST}, "memory limit: none, not 67108864"),
     (bare("cgroup", QUOTA), {"really": CGROUP}, "CPU quota: none, not 2000/10000 us"),
     (HOST, {"really": docker("host", QUOTA)}, "2000/10000 us, not none"),
     (CGROUP, {"really": bare("cgroup", Limits(shares=2))}, "CPU weight: "),
     (CGROUP, {"really": CHROOT}, "control group: / of /sys/fs"),
-    (CHROOT, {"really": CGROUP}, "control group: /labkit/"),
     (CHROOT, {"really": bare("rules")}, "root: /, not"),
-    (bare("clean"), {"after": to_cpu_0}, "allowed CPUs: 0, not 1"),
     (HOST, {"after": to_cpu_0}, "allowed CPUs: 0, not 1"),
-    (HOST, {"really": UNCONFINED}, "seccomp filter: none, not yes"),
     (UNCONFINED, {"really": HOST}, "seccomp filter: yes, not none"),
     (HOST, {"image": "python"}, "image: sha256:"),
     (bare("clean"), {"at": "sut"}, "rules of the host: "),
@@ -207,7 +200,7 @@ def test_wrong_placements_are_rejected(lab, label, placement, wrong, words):
     ("argv", "words"),
     [(("sleep", "60"), "nothing listens on the port yet"), (("false",), "has ended")],
 )
-@pytest.mark.parametrize("placement", [CGROUP, NAT, LXC["nat"]], ids=str)
+@pytest.mark.parametrize("placement", [CGROUP, NAT, container("lxc", "nat")], ids=str)
 def test_a_server_that_does_not_become_ready(lab, label, placement, argv, words, monkeypatch):
     patience = 0.2 if argv[0] == "sleep" else 20.0
     monkeypatch.setattr(wait_ready, "__defaults__", (0, patience))

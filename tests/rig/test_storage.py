@@ -10,7 +10,7 @@ from labkit import treatments
 from labkit.errors import ManipulationError, RigError
 from labkit.placement import STORAGES, UNIONS, docker, waiting
 from labkit.rig import engine
-from labkit.rig.layers import ensure_layers
+from labkit.rig.images import ensure_layers
 from labkit.runtimes import placed
 from labkit.runtimes.docker import Docker
 from labkit.tools import file_operations

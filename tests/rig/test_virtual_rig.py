@@ -14,7 +14,7 @@ import pytest
 from labkit import Rig
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, Settings, labelled, script
-from labkit.rig import clean, engine, lock, netns, teardown
+from labkit.rig import clean, engine, lock, netns, virtual
 
 pytestmark = pytest.mark.rig
 PATIENCE = 900.0
@@ -24,7 +24,7 @@ import time
 from labkit import Rig, docker
 from labkit.campaign.trial import Trial
 from labkit.placement import waiting
-from labkit.rig.layers import LayeredImage
+from labkit.rig.images import LayeredImage
 
 print("began", flush=True)
 everything = {"networks": ["macvlan", "nat", "overlay"], "peer": ["net"], "collector": ["sut"]}
@@ -53,8 +53,8 @@ def traces():
         "namespaces": netns.existing(),
         "links": local.run("ip", "-o", "link").stdout.splitlines(),
         "routes": local.run("ip", "route", "show", "table", "all").stdout.splitlines(),
-        "mounts": [*teardown.mounted(), *teardown.mounted((storages,))],
-        "groups": list(map(str, teardown.group_roots())),
+        "mounts": [*virtual.mounted(), *virtual.mounted((storages,))],
+        "groups": list(map(str, virtual.group_roots())),
         "labelled": [str(row) for label in ("labkit-", "trial-") for row in labelled(local, label)],
         "processes": [
             line for line in processes if f"{netns.DIRECTORY}/" in line or f"{storages}/" in line
@@ -121,7 +121,7 @@ _SERVES = 'iperf3 -s -1 -D; until ss -Hltn | grep -q ":5201 "; do sleep 0.02; do
 def transfer(rig, source, target):
     """Return what iperf3 received from one host on another, in bits per second."""
     rig.hosts[target].run(*script(_SERVES))
-    argv = ("iperf3", "-c", rig.addresses[target][0], "-t", str(SECONDS), "--json")
+    argv = ("iperf3", "-c", rig.targets[target].address, "-t", str(SECONDS), "--json")
     found = json.loads(rig.hosts[source].run(*argv, timeout=60).stdout)
     return float(found["end"]["sum_received"]["bits_per_second"])
 

@@ -44,7 +44,7 @@ class Nowhere(Rig):
 def rig() -> Rig:
     BOOT[0] = "boot a"
     cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1"}
-    return Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=True)
+    return Nowhere("nowhere", "virtual", {}, cpus, shared_kernel=True)
 
 
 def measurement(*values: int) -> Measurement:
@@ -117,7 +117,7 @@ def test_an_interrupted_campaign_is_resumed(
     tmp_path_factory: pytest.TempPathFactory, n: int
 ) -> None:
     cpus = {"harness": "0", "sut": "1"}
-    rig = Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=False)
+    rig = Nowhere("nowhere", "virtual", {}, cpus, shared_kernel=False)
     folder = tmp_path_factory.mktemp("study")
     protocol = Protocol(**{f"c{n}": KeyboardInterrupt()})
     plan = plan_of(rig, protocol)
@@ -236,7 +236,7 @@ def unreachable() -> HostUnreachable:
 @pytest.fixture
 def flaky(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Flaky:
     monkeypatch.setattr(runner, "_PAUSE_SECONDS", 0.0)
-    return Flaky("flaky", "virtual", {}, {}, {}, rig.cpu_map, shared_kernel=True)
+    return Flaky("flaky", "virtual", {}, rig.cpu_map, shared_kernel=True)
 
 
 def test_a_host_that_does_not_answer_is_waited_for(

@@ -41,7 +41,7 @@ class Nowhere(Rig):
 def rig() -> Rig:
     cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1", "all": "0-1"}
     cpus |= {"generator": "0"}
-    return Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=True)
+    return Nowhere("nowhere", "virtual", {}, cpus, shared_kernel=True)
 
 
 def measured(trial: Trial, level: Any) -> Measurement:

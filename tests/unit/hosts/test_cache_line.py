@@ -13,6 +13,7 @@ import pytest
 
 from labkit.hosts import LocalHost
 from labkit.hosts.cache_line import LEAST_NS, command, timings
+from labkit.hosts.target import Target
 from labkit.placement import parse_cpus
 from labkit.rig.base import Rig
 
@@ -51,7 +52,7 @@ def test_it_is_timed_again_and_again_until_it_is_to_end(seconds: float) -> None:
 
 
 def rig(**cpus: str) -> Rig:
-    return Rig("r", "virtual", {"sut": LocalHost()}, {}, {}, cpus, shared_kernel=True)
+    return Rig("r", "virtual", {"sut": Target(LocalHost(), "")}, cpus, shared_kernel=True)
 
 
 def test_separate_machines_and_one_cpu_have_no_cache_line() -> None:

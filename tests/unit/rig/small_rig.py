@@ -8,6 +8,6 @@ from labkit.rig import Rig
 
 
 def make_rig(**changes: Any) -> Rig:
-    values: dict[str, Any] = {"name": "x", "kind": "inventory", "hosts": {}, "targets": {}}
-    values |= {"addresses": {}, "cpu_map": {}, "shared_kernel": True}
+    values: dict[str, Any] = {"name": "x", "kind": "inventory", "targets": {}}
+    values |= {"cpu_map": {}, "shared_kernel": True}
     return Rig(**values | changes)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.rig.layers import Layer, LayeredImage, tree, write_layer
+from labkit.hosts import LocalHost, Result
+from labkit.hosts.target import Image, Target
+from labkit.rig.images import Layer, LayeredImage, ensure_layers, tree, write_layer
 
 TREE = tree("tree", 20, 50, 100_000)
 
@@ -52,13 +54,26 @@ def test_an_archive_has_every_directory_before_what_is_in_it(tmp_path: Path) -> 
 PATHS = ("deep", "deep/er", "deep/er/small", "empty", "large")
 
 
-@pytest.mark.parametrize("other", [(TREE,), ({**TREE, "one": 1}, TREE), (TREE, {**TREE, "one": 1})])
-def test_a_name_changes_with_anything_in_its_layers(other: tuple[Layer, ...]) -> None:
-    *_, top = LayeredImage("x", (TREE, TREE)).references("sha256:1")
-    assert LayeredImage("x", other).references("sha256:1")[-1] != top
-    assert LayeredImage("x", (TREE, TREE)).references("sha256:2")[-1] != top
+class Building(LocalHost):
+    """An engine that lacks an image until it is built, and keeps the names of those built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: list[str] = []
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        if "inspect" in argv:
+            return Result(argv, "sut", 0 if argv[-1] in self.built else 1, "sha256:2", "", 0.0)
+        self.built += [word for word in argv if word.startswith("labkit/layers:")]
+        return Result(argv, "sut", 0, "", "", 0.0)
 
 
-def test_images_share_the_layers_that_they_have_in_common() -> None:
-    short, long = (LayeredImage(str(n), (TREE,) * n).references("sha256:1") for n in (2, 4))
-    assert long[:2] == short and len({*long}) == 4
+def test_an_image_is_built_once_and_its_name_changes_with_anything_in_it() -> None:
+    host = Building()
+    contents = [(TREE, TREE), (TREE,), ({**TREE, "one": 1}, TREE), (TREE, {**TREE, "one": 1})]
+    for digest in ("sha256:0", "sha256:1"):
+        images = {"python": Image("python", "labkit/python:1", digest, "")}
+        target = Target(host, "198.18.0.3", engine="unix:///e", images=images)
+        for layers in contents * 2:
+            ensure_layers(target, LayeredImage("x", layers))
+    assert len(host.built) == len({*host.built}) == 8

@@ -10,27 +10,29 @@ from typing import Any
 import pytest
 from small_rig import make_rig
 
-from labkit import treatments
-from labkit.errors import Interrupted, RigError, UsageError
+from labkit import Study, treatments
+from labkit.errors import DryRun, Interrupted, RigError, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.placement import bare, container, docker
 from labkit.rig import Rig, auto, virtual
+from labkit.rig.checks import Check
 
 
 def target(engine: str | None = "unix:///run/engine.sock") -> Target:
     return Target(LocalHost("peer"), "198.18.0.5", engine=engine)
 
 
-# Targets.
-
-
 def test_a_placement_goes_to_the_sut_or_to_the_named_host() -> None:
-    sut, peer = target(), target()
+    sut, peer, without = target(), target(), target(engine=None)
     rig = make_rig(targets={"sut": sut, "peer": peer})
     assert rig.target(docker("nat")) is sut
-    assert rig.target(docker("nat"), at="peer") is peer
-    assert rig.target(bare("rules"), at="peer") is peer
+    assert rig.target(docker("nat"), at="peer") is rig.target(bare("rules"), at="peer") is peer
+    # Any host without an engine is a clean one.
+    rig = make_rig(targets={"peer": without}, missing={"clean-host": "there is none"})
+    assert rig.target(bare("clean"), at="peer") is without
+    with pytest.raises(RigError, match="not possible here"):
+        rig.target(bare("clean"))
 
 
 @pytest.mark.parametrize(
@@ -49,44 +51,30 @@ def test_an_impossible_target_has_its_reason(
     assert why in caught.value.why
 
 
-def test_any_host_without_an_engine_is_a_clean_one() -> None:
-    peer = target(engine=None)
-    rig = make_rig(targets={"peer": peer}, missing={"clean-host": "there is none"})
-    assert rig.target(bare("clean"), at="peer") is peer
-    with pytest.raises(RigError, match="not possible here"):
-        rig.target(bare("clean"))
+#: Placements without a capability.
+LACKING = {
+    "clean-host": "bare clean",
+    "chroot": "bare chroot",
+    "cgroup": "bare cgroup",
+    "docker": "docker host, docker bridge, docker nat",
+    "layer2": "docker bridge, lxc bridge",
+    "nat": "docker nat, lxc nat",
+    "network:nat": "lxc nat",
+    "runtime:lxc": "lxc bridge, lxc nat",
+    "rules": "bare rules, bare chroot, bare cgroup, docker host, docker bridge, docker nat, "
+    "lxc bridge, lxc nat",
+}
 
 
-# Infeasible placements and levels.
-
-
-@pytest.mark.parametrize(
-    ("lacking", "infeasible"),
-    [
-        ("clean-host", {"bare clean"}),
-        ("chroot", {"bare chroot"}),
-        ("cgroup", {"bare cgroup"}),
-        ("docker", {"docker host", "docker bridge", "docker nat"}),
-        ("layer2", {"docker bridge"}),
-        ("nat", {"docker nat"}),
-        ("rules", {"bare rules", "bare chroot", "bare cgroup"}
-                  | {"docker host", "docker bridge", "docker nat"}),
-    ],
-)  # fmt: skip
-def test_a_missing_capability_makes_placements_infeasible(
-    lacking: str, infeasible: set[str]
-) -> None:
-    rig = make_rig(missing={lacking: "because"})
+@pytest.mark.parametrize("lacking", LACKING)
+def test_a_missing_capability_makes_placements_infeasible(lacking: str) -> None:
     placements = [bare(level) for level in ("clean", "rules", "chroot", "cgroup")]
     placements += [docker(network) for network in ("host", "bridge", "nat")]
-    assert {p.label for p in placements if rig.infeasible(p) == "because"} == infeasible
+    placements += [container("lxc", network) for network in ("bridge", "nat")]
+    rig = make_rig(missing={lacking: "because"})
+    found = ", ".join(p.label for p in placements if rig.infeasible(p) == "because")
+    assert found == LACKING[lacking]
     assert not [p for p in placements if make_rig().infeasible(p)]
-
-
-def test_an_engine_without_published_ports_needs_the_nat_network() -> None:
-    rig = make_rig(missing={"network:nat": "no key nat"})
-    assert rig.infeasible(container("lxc", "nat")) == "no key nat"
-    assert rig.infeasible(docker("nat")) is None
 
 
 @pytest.mark.parametrize("missing", [{}, {"peer": "one machine only"}])
@@ -101,40 +89,26 @@ def test_clients_in_containers_need_a_peer(missing: dict[str, str]) -> None:
 # Opening and closing.
 
 
-def test_an_unknown_network_is_an_error_before_anything_is_made() -> None:
-    with (
-        pytest.raises(UsageError, match="unknown network 'flannel'"),
-        Rig.open("virtual", networks=["flannel"]),
-    ):
-        pass
-
-
-def test_an_unknown_rig_is_an_error() -> None:
-    with pytest.raises(UsageError, match="no rig called 'rack'") as caught, Rig.open("rack"):
-        pass
-    assert "rig.toml" in caught.value.remedy
-
-
 @pytest.mark.parametrize(
-    ("root", "tools", "why"),
-    [
-        ("", {}, ""),
-        ("", {"sshd": "openssh-server"}, "openssh-server"),
-        ("this is not root", {}, "not root"),
-    ],
+    ("spec", "networks", "what"),
+    [("virtual", ["flannel"], "unknown network 'flannel'"), ("rack", [], "no rig called 'rack'")],
 )
-def test_auto_is_the_virtual_rig_or_an_error(
-    monkeypatch: pytest.MonkeyPatch, root: str, tools: dict[str, str], why: str
+def test_what_is_unknown_is_an_error_before_anything_is_made(
+    spec: str, networks: list[str], what: str
 ) -> None:
-    monkeypatch.setattr(virtual, "no_namespaces", lambda: root)
-    monkeypatch.setattr(virtual, "missing_tools", lambda: tools)
-    if not why:
-        assert auto() == "virtual"
-        return
-    with pytest.raises(RigError) as caught:
+    with pytest.raises(UsageError, match=what), Rig.open(spec, networks=networks):
+        pass
+
+
+def test_auto_is_the_virtual_rig_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only for a fault that nothing can be measured with."""
+    note, fault = (Check("c", "none", False, "no sshd", "apt", needed) for needed in (False, True))
+    monkeypatch.setattr(virtual, "check_machine", lambda: [note])
+    assert auto() == "virtual"
+    monkeypatch.setattr(virtual, "check_machine", lambda: [note, fault])
+    with pytest.raises(RigError, match="no virtual rig") as caught:
         auto()
-    said = f"{caught.value.why} {caught.value.remedy}"
-    assert why in said and "rig.toml" in said
+    assert caught.value.why == "no sshd" and "rig.toml" in caught.value.remedy
 
 
 @pytest.mark.parametrize("attached", [False, True])
@@ -165,8 +139,36 @@ def test_a_rig_whose_engine_does_not_answer_has_no_facts(
     monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any] | None
 ) -> None:
     """A plan without it, or without its containerd, could not be resumed once it answers."""
-    rig = make_rig(hosts={"sut": LocalHost("sut")}, targets={"sut": target()})
+    rig = make_rig(targets={"sut": target()})
     answers = {"stable": {"engine": engine}}
     monkeypatch.setattr(LocalHost, "call", lambda host, function, **options: answers)
     with pytest.raises(RigError, match="the engine does not answer"):
         rig.facts()
+
+
+# The dry rig.
+
+
+def test_a_dry_rig_shows_the_plan_and_measures_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = Study(
+        "tiny",
+        lambda trial, placement: trial.serve(None, placement),
+        factors={
+            "placement": [bare("clean"), docker("nat"), docker("overlay")],
+            "hosts": treatments.SecondHost(1, 2, at=2, images=["net"]),
+        },
+    )
+    with pytest.raises(DryRun, match="tiny: 6 conditions x 5 blocks = 30 trials on rig dry"):
+        study.run("dry", blocks=5, seed=1, into=tmp_path)
+    assert "expected duration" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_nothing_is_placed_on_a_dry_rig() -> None:
+    with Rig.open("dry", peer=["net"], clean_peer=True, collector=["sut"]) as rig:
+        assert {"peer", "clean-peer", "collector"} < rig.hosts.keys() == rig.targets.keys()
+        assert rig.facts()["sut"]["stable"]["memory_gib"] > 0
+        with pytest.raises(RigError, match="docker nat is not possible here") as caught:
+            rig.target(docker("nat"))
+    assert "a dry rig shows plans" in caught.value.why

@@ -12,8 +12,8 @@ from labkit.campaign.treatments import ColdCache, ContainerStorage
 from labkit.hosts import LocalHost, Result, agent
 from labkit.hosts.target import Image, Storage, Target
 from labkit.placement import STORAGES, UNIONS, bare, docker
-from labkit.rig import Rig, storage
-from labkit.runtimes.docker import data_options, data_source
+from labkit.rig import images
+from labkit.runtimes.docker import data_options
 
 IMAGE = Image("layers-2", "labkit/layers:0", "sha256:0123456789abcdef", "")
 
@@ -48,7 +48,7 @@ def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(
     stored = dict(zip(("engine", "data"), disks, strict=False))
     stable = {"engine": {"Driver": driver} if driver else None, "storage": stored}
     facts = {"stable": stable, "volatile": {"unions": unions}}
-    found, reasons = storage.find(Answering(facts), "unix:///e", "/disk")
+    found, reasons = images.find_storages(Answering(facts), "unix:///e", "/disk")
     assert {name for name in STORAGES if f"storage:{name}" not in reasons} == set(found) == able
     assert all(reasons.values())
     filesystems = {name: one.filesystem for name, one in found.items()}
@@ -60,50 +60,31 @@ def test_a_missing_directory_is_on_the_disk_of_its_nearest_parent() -> None:
     assert agent.disk_of(Path("/proc/1/not yet/made")) == agent.disk_of(Path("/proc"))
 
 
-def test_what_is_mounted_is_named_after_its_content() -> None:
-    def source(name: str) -> str:
-        return data_source(Storage(name, "overlay2", "ext4", "/disk"), IMAGE, "trial-1")
-
-    assert source("bind") == "/disk/bind/layers-2-0123456789ab"
-    assert source("volume") == "volumes"
-    assert source("fuse-overlayfs") == "/disk/unions/trial-1/union"
-    assert source("overlay2") == ""
-
-
 @pytest.mark.parametrize("name", STORAGES)
 def test_a_container_mounts_what_its_label_says(name: str) -> None:
     host = Answering()
     placed = Storage(name, "overlay2", "ext4", "/disk")
     target = Target(host, "198.18.0.3", engine="unix:///e", storage=placed)
-    options = data_options(target, IMAGE, "trial-1")
-    assert bool(options) == (name != "overlay2")
-    source = data_source(placed, IMAGE, "trial-1")
-    mounted = "type=volume,dst=/data" if name == "volume" else f"type=bind,src={source},dst=/data"
-    assert options in ([], ["--mount", mounted])
+    mounted = {
+        "overlay2": [],
+        "volume": ["--mount", "type=volume,dst=/data"],
+        "bind": ["--mount", "type=bind,src=/disk/bind/layers-2-0123456789ab,dst=/data"],
+    }
+    union = ["--mount", "type=bind,src=/disk/unions/trial-1/union,dst=/data"]
+    assert data_options(target, IMAGE, "trial-1") == mounted.get(name, union)
     assert bool(host.commands) == (name in ("bind", *UNIONS))
 
 
-def rig_lacking(**missing: str) -> Rig:
-    target = Target(LocalHost("sut"), "198.18.0.3", engine="unix:///own")
-    reasons = {name.replace("_", ":", 1): why for name, why in missing.items()}
-    return make_rig(targets={"sut": target}, missing=reasons)
-
-
-def test_conditions_with_a_missing_storage_or_cache_are_infeasible() -> None:
-    rig = rig_lacking(storage_aufs="no aufs")
-    assert ContainerStorage().feasibility(rig, "aufs", {}) == "no aufs"
-    assert ContainerStorage().feasibility(rig, "bind", {}) is None
-    assert ColdCache().feasibility(rig, "cold", {}) is None
-    rig.missing = {"cold-cache": "not root"}
-    assert ColdCache().feasibility(rig, "cold", {}) == "not root"
-    assert ColdCache().feasibility(rig, "warm", {}) is None
-    for name in STORAGES:
-        assert ContainerStorage().feasibility(rig_lacking(docker="none"), name, {}) == "none"
-
-
-def test_a_placement_has_its_storage() -> None:
+def test_a_placement_has_its_storage_or_the_reason_why_not() -> None:
     bound = Storage("bind", "overlay2", "ext4")
     target = Target(LocalHost(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
-    rig = make_rig(targets={"sut": target})
+    lacking = {"storage:aufs": "no aufs", "cold-cache": "not root"}
+    rig = make_rig(targets={"sut": target}, missing=lacking)
     assert rig.target(docker("host", storage="bind")).storage == bound
     assert rig.target(bare("rules")) is rig.target(docker("host")) is target
+    assert ContainerStorage().feasibility(rig, "aufs", {}) == "no aufs"
+    assert ContainerStorage().feasibility(rig, "bind", {}) is None
+    without = make_rig(missing={"docker": "none"})
+    assert {ContainerStorage().feasibility(without, name, {}) for name in STORAGES} == {"none"}
+    assert ColdCache().feasibility(rig, "cold", {}) == "not root"
+    assert ColdCache().feasibility(rig, "warm", {}) is None
