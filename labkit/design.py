@@ -10,8 +10,8 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
 from labkit.errors import PlanMismatch, UsageError
@@ -21,18 +21,20 @@ Levels = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Condition:
-    """A combination of levels: pairs of factor and level, and 2 for its A/A repeat, else 1."""
+    """A combination of levels by factor, and 2 for its A/A repeat, else 1."""
 
-    levels: tuple[tuple[str, Any], ...]
+    levels: dict[str, Any]
     repeat: int = 1
 
-    def __getitem__(self, factor: str) -> Any:
-        return dict(self.levels)[factor]
+    @property
+    def texts(self) -> dict[str, str]:
+        """The text of each level."""
+        return {name: level_label(level) for name, level in self.levels.items()}
 
     @property
     def label(self) -> str:
         """The levels as text, the same for both repeats."""
-        return condition_label(dict(self.levels))
+        return " | ".join(self.texts.values())
 
     @property
     def key(self) -> str:
@@ -42,44 +44,31 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Infeasible:
-    """The label of an infeasible condition, and the reason."""
-
-    condition: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Design:
-    """The feasible conditions, the order of each block as indices of them, and the infeasible."""
+    """The feasible conditions, the order of each block as indices of them, and the infeasible.
+
+    Those are labels with the reason.
+    """
 
     conditions: tuple[Condition, ...]
     order: tuple[tuple[int, ...], ...]
-    infeasible: tuple[Infeasible, ...]
+    infeasible: dict[str, str]
 
     def __len__(self) -> int:
         return sum(len(block) for block in self.order)
 
-    def trials(self) -> Iterable[tuple[int, int, Condition]]:
-        """Yield (block, position, condition) in the order of execution, counted from 1."""
+    def trials(self) -> Iterator[tuple[dict[str, Any], Condition]]:
+        """Yield keys and condition of each trial: its name, such as ``b01-p03``, and place."""
         for block, indices in enumerate(self.order, start=1):
             for position, index in enumerate(indices, start=1):
-                yield block, position, self.conditions[index]
-
-
-def trial_name(block: int, position: int) -> str:
-    """Return the name of a trial, such as ``b01-p03``."""
-    return f"b{block:02d}-p{position:02d}"
+                name = f"b{block:02d}-p{position:02d}"
+                keys = {"trial": name, "block": block, "position": position}
+                yield keys, self.conditions[index]
 
 
 def level_label(level: Any) -> str:
     """Return the text of a level: its ``label`` if it has one."""
     return str(getattr(level, "label", level))
-
-
-def condition_label(levels: Mapping[Any, Any]) -> str:
-    """Return the label of a condition from its levels, or from their texts."""
-    return " | ".join(map(level_label, levels.values()))
 
 
 def call(function: Callable[..., Any], values: Mapping[str, Any], *first: Any) -> Any:
@@ -102,7 +91,7 @@ def combinations(
         if not labels or len(set(labels)) != len(labels):
             raise UsageError(f"factor {name!r} needs distinct levels, got {labels}")
     every = (dict(zip(factors, one, strict=True)) for one in itertools.product(*factors.values()))
-    return [Condition(tuple(one.items())) for one in every if only is None or call(only, one)]
+    return [Condition(one) for one in every if only is None or call(only, one)]
 
 
 def make_design(
@@ -124,48 +113,39 @@ def make_design(
     if not isinstance(blocks, int) or blocks < 1:
         raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
     wanted = [{name: level_label(level) for name, level in one.items()} for one in twice]
-    feasible: list[Condition] = []
-    excluded: list[Infeasible] = []
-    for condition in combinations(factors, only):
-        if reason := infeasible(dict(condition.levels)):
-            excluded.append(Infeasible(condition.label, reason))
-            continue
-        feasible.append(condition)
-        texts = {name: level_label(level) for name, level in condition.levels}
-        if any(one.items() <= texts.items() for one in wanted):
-            feasible.append(Condition(condition.levels, repeat=2))
+    every = combinations(factors, only)
+    reasons = {one.label: why for one in every if (why := infeasible(one.levels))}
+    feasible = []
+    for condition in every:
+        again = any(one.items() <= condition.texts.items() for one in wanted)
+        repeats = [condition, *([replace(condition, repeat=2)] if again else [])]
+        feasible += repeats if condition.label not in reasons else []
     if not feasible:
-        reasons = "; ".join(sorted({condition.reason for condition in excluded}))
-        raise UsageError("this rig can run no condition of the study", why=reasons)
-    order = tuple(_shuffled(feasible, seed, block, together) for block in range(1, blocks + 1))
-    return Design(tuple(feasible), order, tuple(excluded))
+        why = "; ".join(sorted(set(reasons.values())))
+        raise UsageError("this rig can run no condition of the study", why=why)
 
+    def place(block: int, condition: Condition) -> list[str]:
+        group = " | ".join(condition.texts[name] for name in together)
+        drawn = (f"{seed}/{block}/{key}".encode() for key in (group, condition.key))
+        return [hashlib.sha256(text).hexdigest() for text in drawn]
 
-def _shuffled(
-    conditions: Sequence[Condition], seed: int, block: int, together: Sequence[str]
-) -> tuple[int, ...]:
-    def draw(key: str) -> str:
-        return hashlib.sha256(f"{seed}/{block}/{key}".encode()).hexdigest()
-
-    def place(index: int) -> tuple[str, str]:
-        condition = conditions[index]
-        group = condition_label({name: condition[name] for name in together})
-        return draw(group), draw(condition.key)
-
-    return tuple(sorted(range(len(conditions)), key=place))
+    indices = range(len(feasible))
+    order = [
+        tuple(sorted(indices, key=[place(block, one) for one in feasible].__getitem__))
+        for block in range(1, blocks + 1)
+    ]
+    return Design(tuple(feasible), tuple(order), reasons)
 
 
 def canonical(value: Any) -> Any:
     """Return `value` as JSON data, the same for equal values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return canonical(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(name): canonical(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [canonical(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise UsageError(f"{value!r} ({type(value).__name__}) cannot be part of a plan")
+
+    def plain(one: Any) -> dict[str, Any]:
+        if is_dataclass(one) and not isinstance(one, type):
+            return asdict(one)
+        raise UsageError(f"{one!r} ({type(one).__name__}) cannot be part of a plan")
+
+    return json.loads(json.dumps(value, default=plain))
 
 
 def digest(identity: Mapping[str, Any]) -> str:
@@ -174,22 +154,19 @@ def digest(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _flatten(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
     """Return the values of nested mappings and lists by their paths."""
+    if not value or not isinstance(value, dict | list):
+        return {path.removeprefix("."): value}
     items = enumerate(value) if isinstance(value, list) else value.items()
-    flat: dict[tuple[str, ...], Any] = {}
-    for name, item in items:
-        place = (*path, str(name))
-        nested = isinstance(item, Mapping | list) and item
-        flat |= _flatten(item, place) if nested else {place: item}
-    return flat
+    return {name: x for key, one in items for name, x in _flat(one, f"{path}.{key}").items()}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return (name, before, after) of every entry that differs between two identities."""
-    old, new = _flatten(canonical(before)), _flatten(canonical(after))
-    both = [(path, old.get(path, "(absent)"), new.get(path, "(absent)")) for path in {**old, **new}]
-    return [(".".join(path), *values) for path, *values in both if values[0] != values[1]]
+    old, new = _flat(canonical(before)), _flat(canonical(after))
+    both = [(name, old.get(name, "(absent)"), new.get(name, "(absent)")) for name in old | new]
+    return [entry for entry in both if entry[1] != entry[2]]
 
 
 def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: str) -> None:
@@ -199,21 +176,19 @@ def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: 
         return
     # Conditions and order follow from the other entries, so showing them would hide the cause.
     causes = [change for change in changes if not change[0].startswith(("order.", "conditions."))]
-    lines = [
-        f"{name}: {short_text(old)} -> {short_text(new)}" for name, old, new in causes or changes
-    ]
-    shown = lines[:15] + ([f"... and {len(lines) - 15} more"] if len(lines) > 15 else [])
+    lines = [f"{name}: {_short(old)} -> {_short(new)}" for name, old, new in causes or changes]
+    more = [f"... and {len(lines) - 15} more"] if len(lines) > 15 else []
     raise PlanMismatch(
         "the campaign on disk has another plan",
         where=where,
-        why="\n       ".join(shown),
+        why="\n       ".join(lines[:15] + more),
         remedy="measure with the stored settings to resume it, or start another campaign: "
         "--new (labkit run), NEW=1 (make report), -p new True (papermill)",
         evidence={"difference": [list(map(str, change)) for change in changes]},
     )
 
 
-def short_text(value: Any) -> str:
+def _short(value: Any) -> str:
     """Return a value as one line of at most 60 characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

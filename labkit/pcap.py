@@ -1,10 +1,5 @@
 """Captures of tcpdump: datagrams of UDP as a table, and pairs of an arrival and a departure.
 
-    capture = pcap.read(captured.packets, captured.summary)
-    arrivals = capture.packets[capture.packets["dport"] == 20_000]
-    departures = capture.packets[capture.packets["dport"] == 19_999]
-    pairs, flags = pcap.pair(arrivals, departures)      # by sockperf's message number
-
 labkit starts tcpdump itself, so a file has one format: Ethernet, times in ns, little-endian
 (the manual page pcap-savefile(5)), and it captures UDP only.
 """
@@ -14,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,8 +18,9 @@ from labkit.errors import ToolOutput
 
 #: Magic number of times in ns, version 2.4, and the link type of Ethernet.
 _FORMAT = (0xA1B23C4D, 2, 4, 1)
-#: Bytes of the file's header, of that before each packet, and of all headers of a datagram.
-_HEADER, _RECORD, _HEADERS = 24, 16, 42
+#: Bytes of the file's header, of that before each packet, and of all headers of a datagram; and
+#: the most bytes of UDP's payload in a frame.
+_HEADER, _RECORD, _HEADERS, _MOST = 24, 16, 42, 1472
 #: A packet with the header before it: Ethernet, IPv4 without options, UDP, a message's number.
 _PACKET = np.dtype(
     [
@@ -34,8 +31,6 @@ _PACKET = np.dtype(
         *[("udp", ">u2"), ("udp_check", ">u2"), ("number", ">u8")],
     ]
 )
-#: The most bytes of UDP's payload in a frame.
-_MOST = 1472
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,24 +47,33 @@ class Capture:
     flags: tuple[str, ...]
 
 
+def _flags(counts: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(text.format(count) for text, count in counts.items() if count)
+
+
 def read(content: bytes, summary: str) -> Capture:
     """Read tcpdump's file, and what it printed at its end.
 
     A file that was not written to its end keeps its whole packets, and is flagged.
     """
     if len(content) < _HEADER or struct.unpack_from("<IHH12xI", content) != _FORMAT:
-        raise ToolOutput(
-            "this is not a capture of labkit",
-            why=f"{len(content)} bytes that begin with: {content[:32].hex(' ')}",
-            remedy="capture Ethernet by `tcpdump --time-stamp-precision=nano -w FILE`",
-        )
-    starts, place = [], _HEADER
-    while place + _RECORD <= len(content):
-        end = place + _RECORD + int.from_bytes(content[place + 8 : place + 12], "little")
-        if end > len(content):
-            break
-        starts.append(place)
-        place = end
+        why = f"{len(content)} bytes that begin with: {content[:32].hex(' ')}"
+        remedy = "capture Ethernet by `tcpdump --time-stamp-precision=nano -w FILE`"
+        raise ToolOutput("this is not a capture of labkit", why=why, remedy=remedy)
+    # Its closing lines come last; it prints the interface's count only if there are drops.
+    words = ("captured", "dropped by kernel", "dropped by interface")
+    found = [re.findall(rf"(?<![\w.,-])(\d+) packets? {one}\b", summary) for one in words]
+    if not found[0] or not found[1]:
+        why = f"no count of packets; it wrote: {summary.strip()[-600:] or '(nothing)'}"
+        remedy = "end tcpdump with SIGINT or SIGTERM, and wait until it has ended"
+        raise ToolOutput("cannot read tcpdump's closing lines", why=why, remedy=remedy)
+    written, by_kernel, by_interface = (int(counts[-1]) if counts else 0 for counts in found)
+    starts, end = list[int](), _HEADER
+    while (start := end) + _RECORD <= len(content):
+        end += _RECORD + int.from_bytes(content[start + 8 : start + 12], "little")
+        starts += [start]
+    if end > len(content):
+        end = starts.pop()
     padded = np.frombuffer(content + bytes(_PACKET.itemsize), dtype=np.uint8)
     rows = np.lib.stride_tricks.sliding_window_view(padded, _PACKET.itemsize)[starts]
     raw = rows.copy().view(_PACKET)[:, 0]
@@ -84,35 +88,15 @@ def read(content: bytes, summary: str) -> Capture:
     packets = pd.DataFrame({name: values.astype(np.int64) for name, values in columns.items()})
     packets["numbered"] = numbered
     packets["time_ns"] = raw["s"].astype(np.int64) * 1_000_000_000 + raw["ns"]
-    written, by_kernel, by_interface = _counts(summary)
     dropped = f"{by_kernel} of {written + by_kernel} packets dropped by the kernel"
     counts = {
-        "truncated: {} bytes after the last whole packet": len(content) - place,
+        "truncated: {} bytes after the last whole packet": len(content) - end,
         "empty: no packet was captured": not starts,
         "undecoded: {} packets are not whole datagrams of UDP": (~known).sum(),
         "merged: {} datagrams are longer than a frame, by an offload": (size[known] > _MOST).sum(),
         f"lossy capture: {dropped}, {by_interface} by the interface": by_kernel + by_interface,
     }
-    flags = tuple(text.format(count) for text, count in counts.items() if count)
-    return Capture(packets, by_kernel + by_interface, flags)
-
-
-def _counts(summary: str) -> tuple[int, int, int]:
-    """Return how many packets tcpdump wrote, and how many the kernel and the interface dropped.
-
-    Its closing lines come last; it prints the interface's count only if there are drops.
-    """
-    words = ("captured", "dropped by kernel", "dropped by interface")
-    found = [re.findall(rf"(?<![\w.,-])(\d+) packets? {words}\b", summary) for words in words]
-    if not found[0] or not found[1]:
-        raise ToolOutput(
-            "cannot read tcpdump's closing lines",
-            why=f"no count of packets; it wrote: {summary.strip()[-600:] or '(nothing)'}",
-            remedy="end tcpdump with SIGINT or SIGTERM, and wait until it has ended",
-            evidence={"stderr": summary[-4000:]},
-        )
-    written, by_kernel, by_interface = (int(counts[-1]) if counts else 0 for counts in found)
-    return written, by_kernel, by_interface
+    return Capture(packets, by_kernel + by_interface, _flags(counts))
 
 
 def pair(
@@ -129,36 +113,31 @@ def pair(
     number arrives twice within `longest_ns`, neither is paired, as a departure could be of either.
     With `in_turn` one message is under way at a time, and its number does not matter.
 
-    Return the pairs in the order of their arrivals, with `time_ns` of the arrival and the
-    `residence_ns` until the departure, and a flag for each reason why packets have no pair.
+    Return the pairs in the order of arrival, with `time_ns` of that and the `residence_ns` until
+    the departure, and a flag for each reason why packets have no pair.
     """
-    arrived, left = (_numbered(packets, in_turn) for packets in (arrivals, departures))
-    arrived["arrival"] = np.arange(len(arrived))
+    arrived, left = (
+        (one.assign(number=0) if in_turn else one[one["numbered"]])[["number", "time_ns"]]
+        .sort_values("time_ns", kind="stable")
+        .reset_index(drop=True)
+        for one in (arrivals, departures)
+    )
+    arrived["arrival"] = arrived.index
     by_number = arrived.sort_values("number", kind="stable")
-    steps = (np.diff(by_number[name]) for name in ("number", "time_ns"))
-    again = (next(steps) == 0) & (next(steps) <= longest_ns) & (not in_turn)
-    repeated = np.zeros(len(arrived), dtype=np.bool_)
-    repeated[by_number["arrival"][1:][again]] = repeated[by_number["arrival"][:-1][again]] = True
+    steps = {name: np.diff(by_number[name], prepend=-1) for name in ("number", "time_ns")}
+    soon = (steps["number"] == 0) & (steps["time_ns"] <= longest_ns) & (not in_turn)
+    again = pd.Series(soon, by_number.index)
+    repeated = (again | again.shift(-1, fill_value=False)).sort_index()
     found = pd.merge_asof(left, arrived, on="time_ns", by="number", tolerance=longest_ns)
     found = found.dropna().astype(np.int64)
-    found = found[~repeated[found["arrival"]]].drop_duplicates("arrival").sort_values("arrival")
+    found = found[~repeated[found["arrival"]].to_numpy()].drop_duplicates("arrival")
+    found = found.sort_values("arrival")
     times = arrived["time_ns"].to_numpy()[found["arrival"]]
     pairs = pd.DataFrame({"time_ns": times, "residence_ns": found["time_ns"].to_numpy() - times})
-    reasons = {
+    counts = {
         "lost: {} arrivals did not leave": len(arrived) - repeated.sum() - len(pairs),
-        "repeated: {} arrivals are left out, since their number came again too soon": (
-            repeated.sum()
-        ),
+        "repeated: {} arrivals whose number came again too soon are left out": repeated.sum(),
         "without number: {} arrivals have none in the capture": len(arrivals) - len(arrived),
-        "unmatched: {} departures have no arrival, or no other one than theirs": (
-            len(departures) - len(pairs)
-        ),
+        "unmatched: {} departures are not those of an arrival": len(departures) - len(pairs),
     }
-    return pairs, tuple(text.format(count) for text, count in reasons.items() if count)
-
-
-def _numbered(packets: pd.DataFrame, in_turn: bool) -> pd.DataFrame:
-    """Return number and time of the packets that have a number, by time; 0 for all in turn."""
-    known = packets.assign(number=0) if in_turn else packets[packets["numbered"]]
-    ordered = known[["number", "time_ns"]].sort_values("time_ns", kind="stable")
-    return ordered.reset_index(drop=True)
+    return pairs, _flags(counts)

@@ -76,19 +76,16 @@ class Limits:
         for name, value in self.set().items():
             low, high = 2 if name == "shares" else 1, 99 if name == "fifo" else math.inf
             if name != "cpuset" and not (isinstance(value, int) and low <= value <= high):
-                remedy = f"an integer from {low}" + (f" to {high}" if name == "fifo" else "")
+                remedy = f"an integer from {low} to {high}"
                 raise UsageError(f"invalid limit: {name}={value!r}", remedy=remedy)
         if (self.period_us is None) != (self.quota_us is None):
-            remedy = "for example Limits(period_us=10_000, quota_us=2_000)"
-            raise UsageError("a CPU quota needs both period_us and quota_us", remedy=remedy)
+            raise UsageError("a CPU quota needs both period_us and quota_us")
 
     def set(self) -> dict[str, Any]:
         """Return the limits that are set, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-#: A CPU or a range of them.
-_CPUS = re.compile(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", re.ASCII)
 #: The largest number of CPUs that a kernel supports.
 _MAX_CPUS = 8192
 
@@ -97,7 +94,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     """Return the CPUs of a Linux CPU list such as ``0-3,5``, sorted, each once; none for ""."""
     cpus: set[int] = set()
     for part in text.split(",") if text.strip() else []:
-        found = _CPUS.fullmatch(part)
+        found = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if not low <= high < _MAX_CPUS:
             remedy = 'separate CPUs and ranges by commas: "0-3,5"'
@@ -108,13 +105,18 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 def format_cpus(cpus: Iterable[int]) -> str:
     """Return CPUs as the shortest CPU list, as the kernel prints it: ``0-3,5``."""
-    ranges: list[tuple[int, int]] = []
-    for cpu in sorted(set(cpus)):
-        if ranges and cpu == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], cpu)
-        else:
-            ranges.append((cpu, cpu))
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ranges)
+    known = set(cpus)
+    firsts = [cpu for cpu in sorted(known) if cpu - 1 not in known]
+    lasts = [cpu for cpu in sorted(known) if cpu + 1 not in known]
+    pairs = zip(firsts, lasts, strict=True)
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in pairs)
+
+
+def cpu_mask(cpus: str) -> str:
+    """Return a CPU list as the kernel's mask: ``3`` for ``0-1``, ``2,00000001`` for ``0,33``."""
+    bits = f"{sum(1 << cpu for cpu in parse_cpus(cpus)):x}"
+    first = len(bits) % 8 or 8
+    return ",".join([bits[:first], *(bits[at : at + 8] for at in range(first, len(bits), 8))])
 
 
 def cpu_set(text: str) -> frozenset[int]:
@@ -124,13 +126,7 @@ def cpu_set(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a workload runs; created by `bare`, `docker` or `container`.
-
-    Examples
-    --------
-    >>> str(docker("bridge"))
-    'docker bridge'
-    """
+    """Where a workload runs; created by `bare`, `docker` or `container`."""
 
     #: ``bare``, or one of `ENGINES`; one of `NETWORKS`; of ``bare``, one of `BASELINE_LEVELS`.
     runtime: str
@@ -185,13 +181,9 @@ class Placement:
 def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
     """Return the placement of a process without an engine, at a level of the ladder of baselines.
 
-    Parameters
-    ----------
-    level : {"clean", "rules", "chroot", "cgroup"}
-        A host without an engine; one with an engine's firewall rules; there also in the image's
-        root file system; also in a control group like a container's.
-    limits : Limits, optional
-        Of the level ``cgroup``; the scheduling class of every level.
+    ``clean`` is a host without an engine; ``rules`` one with an engine's firewall rules; ``chroot``
+    there also in the image's root file system; ``cgroup`` also in a control group like a
+    container's, which alone can be limited.
     """
     return Placement("bare", "host", level, limits or Limits())
 
@@ -201,7 +193,6 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
 
     Examples
     --------
-    >>> from labkit import docker
     >>> [str(docker(network)) for network in ("host", "nat")]
     ['docker host', 'docker nat']
     """
@@ -212,12 +203,6 @@ def container(runtime: str, network: str = "host", limits: Limits | None = None)
     """Return the placement of a container of one of `ENGINES` on one of `NETWORKS`.
 
     A network that an engine cannot have is infeasible on every rig.
-
-    Examples
-    --------
-    >>> from labkit import container
-    >>> str(container("lxc", "bridge"))
-    'lxc bridge'
     """
     if runtime == "bare":
         raise UsageError("a bare process has no container", remedy="use bare(...)")

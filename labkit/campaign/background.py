@@ -52,12 +52,8 @@ class Prestarted:
     def ready(self) -> Client:
         """Wait until its sleep is over, and return the client that continues it."""
         if self.why:
-            raise ToolOutput(
-                f"{self.client.argv[0]} did not reach its sleep before the window",
-                where=f"host {self.host.name}",
-                why=self.why.strip()[-400:],
-                evidence={"argv": list(self.client.argv)},
-            )
+            what = f"{self.client.argv[0]} did not reach its sleep before the window"
+            raise ToolOutput(what, where=f"host {self.host.name}", why=self.why.strip()[-400:])
         time.sleep(max(0.0, self.over - time.monotonic()))
         # The shell does not use the client's command; it is there for the record and the list of
         # processes.
@@ -111,9 +107,7 @@ def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Ch
     The column ``churn_containers`` counts them; none, or an error, is a flag.
     """
     if placement.runtime != "docker":
-        raise UsageError(
-            f"{placement.label} cannot be started in a loop", remedy="use Docker: docker(...)"
-        )
+        raise UsageError(f"{placement.label} cannot be started in a loop", remedy="use docker(...)")
     target, label, churn = trial.rig.target(placement), f"{trial.label}-churn", Churn()
     trial.keep_command(workload.argv)
     instance = Instance(target, placement, workload, trial.cpus("sut"), label)
@@ -139,20 +133,20 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
 
     Nothing is captured at the level "off" of the study's treatment `PacketCapture`.
     """
-    captured = Captured()
+    captured, rig = Captured(), trial.rig
     if trial.level(PacketCapture, "on") == "off":
         yield captured
         return
-    if "collector" not in trial.rig.targets:
+    if "collector" not in rig.targets:
         raise RigError("the rig has no collector", remedy="Rig.open(collector=[...])")
-    target, interface = trial.rig.targets["collector"], trial.rig.interfaces["collector"][0]
+    target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
     host, label = target.host, f"{trial.label}-capture"
     folder, where = f"{target.directory}/{label}", f"host {host.name}, interface {interface}"
-    argv = ["taskset", "-c", trial.rig.cpu_map["collector"], "tcpdump", "-i", interface, "-n"]
-    argv += ["-s", str(SNAPLEN), "-B", str(BUFFER), "--time-stamp-precision=nano"]
+    argv = ["taskset", "-c", rig.cpu_map["collector"], "tcpdump", "-i", interface, "-n", "-s"]
+    argv += [str(SNAPLEN), "-B", str(BUFFER), "--time-stamp-precision=nano"]
     # The directory is root's, so that tcpdump must not change its user.
     argv += ["-w", f"{folder}/packets.pcap", "-Z", "root", expression]
-    with trial.rig.mirror():
+    with rig.mirror():
         try:
             job = start_job(host, argv, directory=folder, label=label)
             if job.await_output("listening on").status != 0:
@@ -161,8 +155,8 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
             yield captured
             time.sleep(_BLOCK)
             if not job.running():
-                what, why = "tcpdump ended while it captured", job.stderr().strip()[-400:]
-                raise ToolOutput(what, where=where, why=why, remedy="the trial is attempted again")
+                why = job.stderr().strip()[-400:]
+                raise ToolOutput("tcpdump ended while it captured", where=where, why=why)
             job.stop()
             fetched = host.run(*script(_FETCH, folder), timeout=600).stdout
             captured.packets = gzip.decompress(base64.b64decode(fetched))

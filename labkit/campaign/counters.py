@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,21 +12,13 @@ from labkit.hosts.cache_line import CPUS_APART, apart
 from labkit.placement import parse_cpus
 
 Snapshot = dict[str, Any]
-#: Columns by the counter of the machine or server: per message of the window, its change, and its
-#: value at the end.
-RATES = {
-    "context_switches": "context_switches",
-    "server_switches": "voluntary",
-    "idle_exits": "idle_exits",
-    "softirq_net_rx": "NET_RX",
-    "softirq_net_tx": "NET_TX",
-}
+#: Columns by their counter, of the machine or the server: changes in a window, and, in `RATES`,
+#: changes per message; `LEVELS` are counters as they are at its end.
+RATES = {"context_switches": "context_switches", "server_switches": "voluntary"}
+RATES |= {"idle_exits": "idle_exits", "softirq_net_rx": "NET_RX", "softirq_net_tx": "NET_TX"}
 CHANGES = ("migrations", "pressure_us", "softnet_dropped", "rps_ipis", agent.BUSY_POLLING)
-LEVELS = {
-    "conntrack_entries": "conntrack_entries",
-    "latency_request_us": "latency_request_us",
-    "server_last_cpu": "last_cpu",
-}
+LEVELS = {"conntrack_entries": "conntrack_entries", "server_last_cpu": "last_cpu"}
+LATENCY = "latency_request_us"
 #: Kinds of CPU time, in the categories of ``sar -u ALL``. The kernel counts ticks of 10 ms
 #: (``/proc/stat``) by CPU, not by process: a side's time is that of its CPUs. Where both sides are
 #: namespaces of one kernel, the softirq that receives a packet runs on the CPU that sent it, and
@@ -63,10 +55,14 @@ class Kernel:
     before: Snapshot = field(default_factory=dict)
     after: Snapshot = field(default_factory=dict)
 
-    def snapshot(self, *, before: bool) -> None:
-        """Take a snapshot before or after a window that is another host's."""
-        found = dict(self.host.call("snapshot", places=self.places, before=before))
-        self.before, self.after = (found, {}) if before else (self.before, found)
+    def snapshot(self, *, before: bool) -> Snapshot:
+        """Return a snapshot before or after a window that is another host's."""
+        return dict(self.host.call("snapshot", places=self.places, before=before))
+
+    def observe(self, seen: Collection[str] = ()) -> dict[str, dict[str, str]]:
+        """Return observations of the readings that were not seen yet."""
+        unseen = {name: one for name, one in self.readings.items() if name not in seen}
+        return dict(self.host.call("observe_all", readings=unseen)) if unseen else {}
 
 
 def change(before: Any, after: Any) -> Any:
@@ -86,21 +82,18 @@ def account(
     The first kernel is that of the window's own host; `cpus` are the CPU lists of client and
     server; the trial began `seconds` before the last snapshot.
     """
-    others = {one.host.name: other_programs(one, seconds) for one in kernels}
     client, server = kernels[0], next(one for one in kernels if "" in one.places)
-    found = mechanisms(server, messages)
+    others = {one.host.name: other_programs(one, seconds) for one in kernels}
     ticks = {one.host.name: change(one.before["cpu"], one.after["cpu"]) for one in kernels}
+    found = mechanisms(server, messages)
     found |= cpu_sides((ticks[client.host.name], cpus[0]), (ticks[server.host.name], cpus[1]))
     evidence: dict[str, Any] = {"before": server.before, "after": server.after}
     for one in kernels:
+        found |= of_placements(one)
+        if LATENCY in one.after:  # of the machine that was allowed most
+            found[LATENCY] = max(float(one.after[LATENCY]), found.get(LATENCY, 0.0))
         if one is not server:
-            found |= of_placements(one)
             evidence[one.host.name] = {"before": one.before, "after": one.after}
-    allowed = [
-        one.after["latency_request_us"] for one in kernels if "latency_request_us" in one.after
-    ]
-    if allowed:  # of the machine that was allowed most
-        found["latency_request_us"] = float(max(allowed))
     found["other_programs_cpu"] = max(sum(shares.values()) for shares in others.values())
     flags = [
         f"{program}, which is not part of the trial, used {share:.0%} of a CPU of {host}"
@@ -115,43 +108,41 @@ def mechanisms(kernel: Kernel, messages: int) -> dict[str, float]:
     """Return what happened on the host of the server, some of it per message."""
     changed = change(kernel.before, kernel.after)
     changed |= changed.get("softirqs", {})
-    found: dict[str, float] = {}
-    if messages:
-        found = {name: changed[key] / messages for name, key in RATES.items() if key in changed}
-    if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
-        found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
+    rates = {name: changed[key] for name, key in RATES.items() if key in changed}
+    if {"NET_RX", "NET_TX"} <= set(changed):
+        rates["softirqs"] = changed["NET_RX"] + changed["NET_TX"]
+    found = {name: count / messages for name, count in rates.items()} if messages else {}
     found |= {name: changed[name] for name in CHANGES if name in changed}
     found |= {name: float(kernel.after[key]) for name, key in LEVELS.items() if key in kernel.after}
     found |= {f"{cpu}_packets": float(taken) for cpu, taken in changed.get("packets", {}).items()}
     found |= used(kernel.before, kernel.after, changed["clock_ns"])
-    return found | of_placements(kernel) | cpu_shares(changed["cpu"])
+    return found | cpu_shares(changed["cpu"])
 
 
 def of_placements(kernel: Kernel) -> dict[str, float]:
     """Return what the named placements of a host used and lost, prefixed by their names."""
+    earlier, later = (one.get("beside", {}) for one in (kernel.before, kernel.after))
     elapsed = kernel.after["clock_ns"] - kernel.before["clock_ns"]
-    found: dict[str, float] = {}
-    for name, after in kernel.after.get("beside", {}).items():
-        before = kernel.before.get("beside", {}).get(name, {})
-        found |= {f"{name}_{column}": x for column, x in used(before, after, elapsed).items()}
-    return found
+    return {
+        f"{name}_{column}": value
+        for name, after in later.items()
+        for column, value in used(earlier.get(name, {}), after, elapsed).items()
+    }
 
 
 def used(before: Snapshot, after: Snapshot, elapsed: int) -> dict[str, float]:
-    """Return what one placement used and lost.
+    """Return what one placement used and lost: CPU time in ns and as a share of a CPU, and drops.
 
-    CPU time in ns and as a share of a CPU; ``socket_drops``, the datagrams that its own UDP sockets
-    dropped; and counters of its network namespace, which placements may share.
+    ``socket_drops`` are those of its own UDP sockets; placements may share a network namespace.
     """
     changed = change(before, after)
-    found: dict[str, float] = {}
-    for key, column in {"ran_ns": "cpu", "group_ns": "group_cpu"}.items():
-        if key in changed:
-            found |= {f"{column}_ns": float(changed[key]), f"{column}_use": changed[key] / elapsed}
     counts = changed.get("throttling", {}) | {
         n: changed[n] for n in agent.NAMESPACE if n in changed
     }
-    found |= {name: float(count) for name, count in counts.items()}
+    found = {name: float(count) for name, count in counts.items()}
+    for key, column in {"ran_ns": "cpu", "group_ns": "group_cpu"}.items():
+        if key in changed:
+            found |= {f"{column}_ns": float(changed[key]), f"{column}_use": changed[key] / elapsed}
     if "sockets" in after:
         # All drops of a socket that was opened meanwhile count; the counter has 32 bits.
         earlier = before.get("sockets", {})
@@ -161,12 +152,11 @@ def used(before: Snapshot, after: Snapshot, elapsed: int) -> dict[str, float]:
 
 
 def other_programs(kernel: Kernel, seconds: float) -> dict[str, float]:
-    """Take the lists of programs from both snapshots; return the CPU use of those not of the trial.
+    """Take the programs out of both snapshots; return the CPU use of those not of the trial.
 
-    By name and process, as a share of one CPU, of programs that ran before the trial, which began
-    `seconds` before the second snapshot or earlier: what it started is younger, and does not count,
-    nor do the programs of engines and networks. The time of processes that ended inside the window,
-    such as the compilers that ``make`` starts, is not seen.
+    By name and process, as a share of one CPU. The trial began `seconds` before the second snapshot
+    or earlier: what is younger does not count, nor do the programs of engines and networks. The
+    time of processes that ended inside the window is not seen.
     """
     earlier, later = kernel.before.pop("programs"), kernel.after.pop("programs")
     known = {(pid, start): ticks for pid, start, _, ticks in earlier}

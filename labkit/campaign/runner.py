@@ -1,33 +1,50 @@
-"""Running the trials of a plan: each until an attempt succeeds, each attempt stored whole."""
+"""Running the trials of a plan: each until an attempt succeeds, each attempt stored whole.
+
+The files are those of `labkit.data`. Each is whole or absent, whenever the process dies.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import fcntl
+import json
 import logging
 import math
+import operator
 import os
+import platform
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import tqdm
 import tqdm.auto
+from numpy.typing import NDArray
 
-from labkit.campaign.store import Store
 from labkit.campaign.treatments import CpuSpeed
-from labkit.campaign.trial import Attempt, Trial
+from labkit.campaign.trial import Trial
 from labkit.campaign.window import drivers
-from labkit.design import Condition, trial_name
-from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
+from labkit.data import FORMAT, load
+from labkit.design import Condition, digest, refuse_to_mix
+from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted, UsageError
 from labkit.hosts.cache_line import least_read
-from labkit.placement import parse_cpus
+from labkit.placement import format_cpus
 from labkit.process import announce, open_progress
 from labkit.rig import Rig
+from labkit.status import LOCK
 
 if TYPE_CHECKING:
     from labkit.campaign.study import Plan
@@ -43,8 +60,15 @@ LOSSES = 10
 #: Seconds between two questions whether a host answers again.
 _PAUSE_SECONDS = 5.0
 
-#: Block, position and condition of a planned trial.
-Planned = tuple[int, int, Condition]
+#: Keys and condition of a planned trial.
+Planned = tuple[Mapping[str, Any], Condition]
+#: How a campaign's name begins; names sort as campaigns were begun.
+_TIME = "%Y%m%d-%H%M%S"
+#: Seconds without a trial after which another session begins.
+PAUSE = 1800
+#: The folder in which an attempt is gathered before it is renamed.
+_PART = ".attempt"
+Samples = Mapping[str, NDArray[np.int64]]
 
 
 @dataclass
@@ -62,27 +86,24 @@ class Runner:
 
     def run(self) -> None:
         """Run every trial of the plan that has not succeeded yet."""
-        rows = self.store.attempts()
+        plan, rows = self.plan, self.store.attempts()
         self._attempts = {row["trial"]: row["attempt"] for row in rows}
         measured = {row["trial"] for row in rows if row["status"] == "ok"}
-        todo = [
-            planned
-            for planned in self.plan.design.trials()
-            if trial_name(*planned[:2]) not in measured
-            and (not self.blocks or planned[0] in self.blocks)
-        ]
+        left = [one for one in plan.design.trials() if one[0]["trial"] not in measured]
+        todo = [one for one in left if not self.blocks or one[0]["block"] in self.blocks]
         if not todo:
             return
-        boots = {
-            role: str(of.get("volatile", {}).get("boot_id") or "")
-            for role, of in self.plan.facts.items()
-        }
+        boots = {role: of.get("volatile", {}).get("boot_id") for role, of in plan.facts.items()}
         self._boots = {role: boot for role, boot in boots.items() if boot}
-        boot = " ".join(sorted(set(self._boots.values())))
-        session = self.store.session(self.plan.facts, boot)
-        self._compare_with(rows)
-        total, done = len(self.plan.design), len(measured)
-        with progress(self.plan.study.name, total, done) as bar, pinned_to_harness(self.plan.rig):
+        session = self.store.session(plan.facts, " ".join(sorted({*self._boots.values()})))
+        # One that begins with disturbed CPUs has nothing else to compare them with.
+        plan.rig.nearest_ns = min(plan.rig.nearest_ns, least_read(rows))
+        times = [row["reference_ns"] for row in rows if "reference_ns" in row]
+        for treatment in plan.study.treatments.values():
+            if isinstance(treatment, CpuSpeed):
+                treatment.least_ns = min([treatment.least_ns, *times])
+        total, done = len(plan.design), len(measured)
+        with progress(plan.study.name, total, done) as bar, pinned_to_harness(plan.rig):
             try:
                 for _ in self._run_all(todo, session):
                     done += 1
@@ -95,64 +116,49 @@ class Runner:
                 error.__traceback__ = None
                 raise
 
-    def _compare_with(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let a session tell disturbed CPUs by the least times of the whole campaign.
-
-        One that begins with disturbed CPUs has nothing else to compare them with.
-        """
-        rig = self.plan.rig
-        rig.nearest_ns = min(rig.nearest_ns, least_read(rows))
-        times = [row["reference_ns"] for row in rows if "reference_ns" in row]
-        for treatment in self.plan.study.treatments.values():
-            if isinstance(treatment, CpuSpeed):
-                treatment.least_ns = min([treatment.least_ns, *times])
-
     def _run_all(self, todo: Sequence[Planned], session: int) -> Iterator[None]:
-        """Run trials block by block; yield after each that succeeded."""
-        failed, longest, end = 0, 0.0, time.monotonic() + (self.seconds or math.inf)
-        for block, trials in itertools.groupby(todo, key=lambda planned: planned[0]):
-            began = time.monotonic()
-            # A block in two sessions is in no paired comparison: none begins that would not end.
-            if began + longest > end:
-                announce(f"stopped before block {block}, by `minutes`: run it again for the rest")
+        """Run trials in their order; yield after each that succeeded."""
+        failed, current, longest = 0, 0, 0.0
+        began = time.monotonic()
+        end = began + (self.seconds or math.inf)
+        for keys, condition in todo:
+            now, needed = time.monotonic(), 0.0
+            if keys["block"] != current:
+                # A block in two sessions is in no paired comparison: none begins that would not
+                # end.
+                needed = longest = max(longest, now - began)
+                current, began = keys["block"], now
+            if now + needed > end:
+                announce(f"stopped before {keys['trial']}, by `minutes`: run it again for the rest")
                 return
-            for _, position, condition in trials:
-                if time.monotonic() > end:
-                    announce(f"stopped in block {block}, by `minutes`: run it again for the rest")
-                    return
-                keys = {"trial": trial_name(block, position), "block": block}
-                keys |= {"position": position, "session": session}
-                error = self._run_planned(condition, keys)
-                failed = failed + 1 if error else 0
-                if failed >= GIVE_UP:
-                    reasons = [getattr(error, name, "") for name in ("what", "why")]
-                    raise LabkitError(
-                        f"{failed} planned trials failed one after the other",
-                        where=str(self.store.path),
-                        why="; ".join(filter(None, reasons)) or str(error),
-                        remedy="see the trials' records there; `labkit doctor` checks the machine",
-                    )
-                if not error:
-                    yield
-            longest = max(longest, time.monotonic() - began)
+            error = self._run_planned(condition, {**keys, "session": session})
+            failed = failed + 1 if error else 0
+            if failed >= GIVE_UP:
+                what, where = f"{failed} planned trials failed one after the other", self.store.path
+                remedy = "see the trials' records there; `labkit doctor` checks the machine"
+                raise LabkitError(what, where=str(where), why=_line(error), remedy=remedy)
+            if not error:
+                yield
 
     def _run_planned(self, condition: Condition, keys: Mapping[str, Any]) -> Exception | None:
         """Run a planned trial until an attempt succeeds; return the last attempt's error."""
         plan, name = self.plan, keys["trial"]
-        values = {**plan.settings, **dict(condition.levels)}
+        values = {**plan.settings, **condition.levels}
         failures = losses = 0
         while failures < ATTEMPTS and losses < LOSSES:
             number = self._attempts[name] = self._attempts.get(name, 0) + 1
             label = f"trial-{os.getpid()}-{name}-a{number}"
-            trial = Trial(
-                plan.rig, values, label, turn=keys["block"], treatments=plan.study.treatments
-            )
+            trial = Trial(plan.rig, values, label, keys["block"], plan.study.treatments)
             numbered = {"trial": name, "attempt": number, **keys}
             done = trial.attempt(plan.study.protocol, condition, numbered)
             self.store.add(done.record, done.measurement.samples, done.logs)
-            _log(done)
+            row, what = done.record["rows"][0], f"{name} attempt {number} ({done.condition})"
             if done.error is None:
+                flags = f"; flags: {row['flags']}" if row["flags"] else ""
+                count = row["n_samples"]
+                LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], count, flags)
                 return None
+            LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], _line(done.error))
             disturbed = isinstance(done.error, HostUnreachable | CpusDisturbed)
             lost = self._await_hosts(label) or disturbed
             losses, failures = losses + lost, failures + (not lost)
@@ -164,23 +170,14 @@ class Runner:
         What the attempt left on them is removed. Raises `HostUnreachable` when the rig's patience
         ends, and `Rebooted` where a host has started anew.
         """
-        rig, waited = self.plan.rig, False
-        deadline = time.monotonic() + rig.patience
-        while True:
-            silent, left = rig.silent(), deadline - time.monotonic()
-            try:
-                if not silent:
-                    self._check_boots()
-                    if waited:
-                        rig.remove_trial(label)
-                        LOG.info("all hosts answer again")
-                    return waited
-            except HostUnreachable as again:
-                silent = {again.where: again}
+        waited, patience = False, self.plan.rig.patience
+        deadline = time.monotonic() + patience
+        while silent := self._silent(label if waited else ""):
+            left = deadline - time.monotonic()
             if left <= 0:
                 error = next(iter(silent.values()))
-                if rig.patience:
-                    waited_for = f"it was waited for {rig.patience:.0f} s (patience in rig.toml)"
+                if patience:
+                    waited_for = f"it was waited for {patience:.0f} s (patience in rig.toml)"
                     error.remedy = f"{waited_for}; the same command measures the rest"
                 raise error
             if not waited:
@@ -188,65 +185,48 @@ class Runner:
                 LOG.warning("host %s does not answer; it is waited for %.0f s", roles, left)
             waited = True
             time.sleep(min(_PAUSE_SECONDS, left))
+        return waited
 
-    def _check_boots(self) -> None:
-        boots = self.plan.rig.boots() if self._boots else {}
-        changed = [role for role, boot in self._boots.items() if boots.get(role, boot) != boot]
-        if changed:
-            raise Rebooted(
-                f"host {' and '.join(changed)} has rebooted",
-                why="networks, images and settings of the rig are gone with it",
-                remedy="`labkit run` opens the rig again and goes on; in JupyterLab, run it again",
-            )
+    def _silent(self, left: str) -> dict[str, HostUnreachable]:
+        """Return the hosts that do not answer; where all do, remove what an attempt has `left`."""
+        rig = self.plan.rig
+        if silent := rig.silent():
+            return silent
+        try:
+            boots = rig.boots() if self._boots else {}
+            changed = [role for role, boot in self._boots.items() if boots.get(role, boot) != boot]
+            if changed:
+                why = "networks, images and settings of the rig are gone with it"
+                remedy = "`labkit run` opens the rig again and goes on; in JupyterLab, run it again"
+                raise Rebooted(f"host {' and '.join(changed)} has rebooted", why=why, remedy=remedy)
+            if left:
+                rig.remove_trial(left)
+        except HostUnreachable as again:
+            return {again.where: again}
+        return {}
 
 
-def _log(done: Attempt) -> None:
-    row = done.record["rows"][0]
-    what = f"{row['trial']} attempt {row['attempt']} ({done.condition})"
-    flags = f"; flags: {row['flags']}" if row["flags"] else ""
-    if done.error is None:
-        LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], row["n_samples"], flags)
-    else:
-        text = "; ".join(line.strip() for line in str(done.error).splitlines())
-        LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], text)
+def _line(error: Exception | None) -> str:
+    return "; ".join(line.strip() for line in str(error).splitlines())
 
 
 @contextmanager
 def pinned_to_harness(rig: Rig) -> Iterator[None]:
     """Pin this process, and those that drive it, to the harness's CPUs on a shared machine."""
-    if not rig.shared_kernel:
-        yield
-        return
-    cpus = set(parse_cpus(rig.cpu_map["harness"]))
-    before = {pid: os.sched_getaffinity(pid) for pid in [os.getpid(), *drivers()]}
-    for pid in before:
-        _pin(pid, cpus)
+    pids = [os.getpid(), *drivers()] if rig.shared_kernel else []
+    before = {pid: format_cpus(os.sched_getaffinity(pid)) for pid in pids}
     try:
+        for pid in pids:
+            _pin(pid, rig.cpu_map["harness"])
         yield
     finally:
-        for pid, allowed in before.items():
-            _pin(pid, allowed)
+        for pid, cpus in before.items():
+            _pin(pid, cpus)
 
 
-def _pin(pid: int, cpus: set[int]) -> None:
-    """Set the affinity of every thread of a process, unless it has ended."""
-    with contextlib.suppress(FileNotFoundError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.sched_setaffinity(int(task.name), cpus)
-
-
-class _AboveBar(logging.Handler):
-    """A handler that writes lines without breaking the bar."""
-
-    def __init__(self, file: TextIO) -> None:
-        super().__init__()
-        self._file = file
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        tqdm.tqdm.write(self.format(record), file=self._file)
-        self._file.flush()
+def _pin(pid: int, cpus: str) -> None:
+    """Set the affinity of every thread of a process, unless it has ended or is another user's."""
+    subprocess.run(["taskset", "-apc", cpus, str(pid)], capture_output=True, check=False)
 
 
 @contextmanager
@@ -261,7 +241,10 @@ def progress(title: str, total: int, done: int) -> Iterator[Any]:
     file = terminal or sys.stderr
     notebook = terminal is None and "ipykernel" in sys.modules
     lines = not notebook and not file.isatty()
-    handler = _AboveBar(file)
+    # Lines do not break the bar.
+    above = partial(tqdm.tqdm.write, file=file, end="")
+    handler = logging.StreamHandler(cast(TextIO, SimpleNamespace(write=above, flush=file.flush)))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     LOG.addHandler(handler)
     if lines:
         LOG.setLevel(logging.INFO)
@@ -275,3 +258,139 @@ def progress(title: str, total: int, done: int) -> Iterator[Any]:
         LOG.removeHandler(handler)
         if terminal:
             terminal.close()
+
+
+def sync(path: Path) -> None:
+    """Write a file or directory through to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    sync(temporary)
+    temporary.rename(path)
+    sync(path.parent)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically, with the format's version."""
+    # Numbers of numpy are not JSON.
+    text = json.dumps({"format": FORMAT, **data}, indent=1, default=operator.methodcaller("item"))
+    write(path, f"{text}\n".encode())
+
+
+def write_samples(path: Path, trial: str, attempt: int, columns: Samples) -> None:
+    """Write an attempt's samples atomically, as deltas, which compress well."""
+    count = max(map(len, columns.values()))
+    keys = pa.array([trial] * count, pa.string()), pa.array([attempt] * count, pa.int32())
+    table = pa.table({"trial": keys[0], "attempt": keys[1], **columns})
+    encoding = dict.fromkeys(["attempt", *columns], "DELTA_BINARY_PACKED")
+    options = {"compression": "zstd", "use_dictionary": ["trial"], "column_encoding": encoding}
+    buffer = BytesIO()
+    parquet.write_table(table, buffer, **options)
+    write(path, buffer.getvalue())
+
+
+@contextmanager
+def _locked(folder: Path, operation: int) -> Iterator[None]:
+    """Hold a lock that the kernel releases, on shared storage too, when its process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a+") as handle:
+        try:
+            fcntl.flock(handle, operation)
+        except BlockingIOError:
+            handle.seek(0)
+            what, remedy = "another process measures this campaign", "let it end, or use --new"
+            raise UsageError(what, where=str(folder), why=handle.read(), remedy=remedy) from None
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {platform.node()}")
+        handle.flush()
+        try:
+            yield
+        finally:
+            handle.truncate(0)
+
+
+class Store:
+    """One campaign's directory; open one with `resume_or_begin`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
+        """Return the newest campaign in a study's folder, or a new one.
+
+        Raises `PlanMismatch` where it has another plan, and `UsageError` where it is packed.
+        """
+        with _locked(folder, fcntl.LOCK_EX):
+            last = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
+            if last is None or new:
+                now = datetime.now()
+                if last is not None:  # it is later than that, whatever the clock says
+                    with contextlib.suppress(ValueError):  # somebody has named it otherwise
+                        after = datetime.strptime(last.name[:15], _TIME)
+                        now = max(now, after + timedelta(seconds=1))
+                store = cls(folder / f"{now:{_TIME}}-{digest(plan['identity'])}")
+                write_json(store.path / "plan.json", plan)
+                return store
+            refuse_to_mix(load(last).plan["identity"], plan["identity"], str(last))
+            if (last / "trials.parquet").is_file():
+                what, remedy = "a packed campaign cannot be continued", "begin another: --new"
+                raise UsageError(what, where=str(last), remedy=remedy)
+            return cls(last)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing, after removing the files of interrupted writes."""
+        with _locked(self.path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(self.path / _PART, ignore_errors=True)
+            stored = {path.name for path in self.path.glob("trials/*")}
+            samples = self.path.glob("samples.parquet/*")
+            torn = [path for path in samples if path.stem not in stored]
+            for path in {*torn, *self.path.rglob(".*.tmp")}:
+                path.unlink()
+            yield
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """Return the first row of every attempt, in the order of trials and attempts."""
+        paths = self.path.glob("trials/*/trial.json")
+        rows = [json.loads(path.read_text())["rows"][0] for path in paths]
+        return sorted(rows, key=operator.itemgetter("trial", "attempt"))
+
+    def session(self, facts: Mapping[str, Any], boot: str) -> int:
+        """Return the session's number; write its facts if it is new.
+
+        A boot, or a pause of more than `PAUSE` seconds, begins another session.
+        """
+        sessions = load(self.path).sessions
+        ends = [path.stat().st_mtime for path in self.path.glob("trials/*")]
+        paused = time.time() - max(ends, default=math.inf) > PAUSE
+        if not sessions or sessions[-1]["boot"] != boot or paused:
+            session = {"session": len(sessions) + 1, "boot": boot, "facts": facts}
+            sessions.append(session | {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+            write_json(self.path / "sessions.json", {"sessions": sessions})
+        return int(sessions[-1]["session"])
+
+    def add(self, record: Mapping[str, Any], samples: Samples, logs: Mapping[str, str]) -> None:
+        """Store an attempt: its record with its rows, its samples, the output of its programs."""
+        trial, attempt = (record["rows"][0][key] for key in ("trial", "attempt"))
+        name, part, trials = f"{trial}-a{attempt}", self.path / _PART, self.path / "trials"
+        if samples:
+            path = self.path / "samples.parquet" / f"{name}.parquet"
+            write_samples(path, trial, attempt, samples)
+        for log, text in logs.items():
+            if text:
+                write(part / log, text.encode())
+        write_json(part / "trial.json", record)
+        trials.mkdir(exist_ok=True)
+        part.rename(trials / name)
+        sync(trials)
+        sync(self.path)

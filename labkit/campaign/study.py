@@ -6,9 +6,7 @@ import ast
 import hashlib
 import html
 import inspect
-import itertools
 import os
-import sys
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import data, design
-from labkit.campaign.runner import Runner, pinned_to_harness
-from labkit.campaign.store import Store
+from labkit.campaign.runner import Runner, Store, pinned_to_harness
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Attempt, Trial
 from labkit.data import refuse_unknown
@@ -43,64 +40,35 @@ class Study:
     """One research question, as its notebook declares it.
 
     Its functions name the levels and settings that they take: ``def ping(trial, placement, wait)``.
-
-    Parameters
-    ----------
-    name : str
-        Its folder in the data: letters, digits and hyphens.
-    protocol : callable
-        Runs one trial: takes a `labkit.campaign.trial.Trial` and levels, returns what ``measure``
-        returned.
-    factors : mapping of str to sequence or Treatment
-        What is varied, with its levels; a treatment (`labkit.treatments`) is applied to each trial.
-    settings : mapping
-        What all trials have in common: data, a treatment with one level, or a function of the rig.
-    variants : mapping
-        Settings that are factors where they have several levels; the data are then those of a
-        study of their own, ``name-factor``.
-    only, infeasible : callable, optional
-        Take levels: whether a combination belongs to the study; why a ``rig`` cannot measure it.
-    baseline : mapping
-        Levels of the condition that the others are compared with.
-    twice : sequence of mapping
-        Conditions that run twice in each block (A/A), for the noise floor.
-    together : sequence of str
-        Factors whose levels stay together within a block, as a machine changes over minutes.
-    outcomes : sequence of str
-        Columns of `labkit.data.Campaign.trials` that the study is made to compare.
-    margin : float
-        Relative difference up to which two conditions count as equal.
-    tools : mapping of str to callable
-        Take a host, return a tool's version there: ``{"sockperf": sockperf.probe}``.
-    seconds : callable
-        Takes levels; returns the expected seconds of a trial's windows.
-
-    Examples
-    --------
-    >>> from labkit import Study, docker, treatments
-    >>> study = Study(
-    ...     "waiting",
-    ...     lambda trial, placement, wait: ...,
-    ...     factors={
-    ...         "placement": [docker("host")],
-    ...         "wait": treatments.BusyPolling("block", "busy_poll"),
-    ...     },
-    ... )
     """
 
+    #: Its folder in the data: letters, digits and hyphens.
     name: str
+    #: Runs one trial: takes a `labkit.campaign.trial.Trial` and levels, returns a measurement.
     protocol: Callable[..., Measurement]
+    #: Levels of what is varied; a treatment (`labkit.treatments`) is applied to each trial.
     factors: Mapping[str, Any]
+    #: Data that trials have in common, a treatment with one level, or a function of the rig.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: Settings that are factors where they have several levels; the data are then those of a study
+    #: of their own, ``name-factor``.
     variants: Mapping[str, Any] = field(default_factory=dict)
+    #: Take levels: whether a combination belongs to the study; why a `rig` cannot measure it.
     only: Callable[..., bool] | None = None
     infeasible: Callable[..., str | None] | None = None
+    #: Levels of the condition that the others are compared with.
     baseline: Levels = field(default_factory=dict)
+    #: Conditions that run twice in each block (A/A), for the noise floor.
     twice: Sequence[Levels] = ()
+    #: Factors whose levels stay together within a block, as a machine changes over minutes.
     together: Sequence[str] = ()
+    #: Columns of `labkit.data.Campaign.trials` that the study is made to compare.
     outcomes: Sequence[str] = ()
+    #: Relative difference up to which two conditions count as equal.
     margin: float = 0.02
+    #: Functions that return a tool's version on a host: ``{"sockperf": sockperf.probe}``.
     tools: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    #: Takes levels; returns the expected seconds of a trial's windows.
     seconds: Callable[..., float] = lambda: 5.0
 
     def __post_init__(self) -> None:
@@ -118,14 +86,13 @@ class Study:
     @cached_property
     def levels(self) -> dict[str, list[Any]]:
         """The levels of each factor."""
-        varied = {name: one for name, one in self.variants.items() if len(_levels(one)) > 1}
-        return {name: _levels(one) for name, one in {**self.factors, **varied}.items()}
+        every = {name: _levels(one) for name, one in {**self.factors, **self.variants}.items()}
+        return {n: found for n, found in every.items() if n in self.factors or len(found) > 1}
 
     @cached_property
     def constants(self) -> dict[str, Any]:
         """The settings, each with its one value."""
-        fixed = {name: one for name, one in self.variants.items() if name not in self.levels}
-        found = {name: _levels(one)[0] for name, one in fixed.items()}
+        found = {n: _levels(one)[0] for n, one in self.variants.items() if n not in self.levels}
         for name, one in self.settings.items():
             found[name] = one.levels[0] if isinstance(one, Treatment) else one
         return found
@@ -136,39 +103,27 @@ class Study:
         every = {**self.factors, **self.settings, **self.variants}
         return {name: one for name, one in every.items() if isinstance(one, Treatment)}
 
-    @property
-    def title(self) -> str:
-        """The name in the data: that of the study and of its variant."""
-        varied = [name.replace("_", "-") for name in self.variants if name in self.levels]
-        return "-".join([self.name, *varied])
-
     def settings_on(self, rig: Rig) -> dict[str, Any]:
         """Return the settings, with those that are functions of the rig."""
         return {name: one(rig) if callable(one) else one for name, one in self.constants.items()}
 
     def why_infeasible(self, rig: Rig, settings: Levels, levels: Levels) -> str | None:
         """Return why a rig cannot run a condition, or None."""
-        values = {**settings, **levels}
+        values = {**settings, **levels, "rig": rig}
         reasons = [rig.infeasible(one) for one in levels.values() if isinstance(one, Placement)]
         for name, treatment in self.treatments.items():
             reasons.append(treatment.feasibility(rig, values[name], levels))
-        if self.infeasible:
-            reasons.append(call(self.infeasible, {**values, "rig": rig}))
+        reasons += [call(self.infeasible, values)] if self.infeasible else []
         return next(filter(None, reasons), None)
 
     def needs(self) -> dict[str, Any]:
         """Return the arguments of `Rig.open`: networks, and what treatments need."""
-        kept = [dict(one.levels) for one in design.combinations(self.levels, self.only)]
+        kept = [one.levels for one in design.combinations(self.levels, self.only)]
         used = {name: [*dict.fromkeys(one[name] for one in kept)] for name in self.levels}
-        networks = [
-            one.network
-            for one in itertools.chain(*used.values())
-            if isinstance(one, Placement)
-            and one.network in NAMES
-            # Docker publishes ports by itself, other engines need a network for it.
-            and (one.network, one.runtime) != ("nat", "docker")
-        ]
-        found: dict[str, Any] = {"networks": list(dict.fromkeys(networks))}
+        every = (one for levels in used.values() for one in levels if isinstance(one, Placement))
+        # Docker publishes ports by itself, other engines need a network for it.
+        networks = (one.network for one in every if (one.network, one.runtime) != ("nat", "docker"))
+        found: dict[str, Any] = {"networks": [n for n in dict.fromkeys(networks) if n in NAMES]}
         for name, treatment in self.treatments.items():
             found |= treatment.needs(used.get(name) or [self.constants[name]])
         return found
@@ -182,22 +137,17 @@ class Study:
     ) -> data.Campaign:
         """Open a rig, show the plan, measure what was not measured yet, and return the campaign.
 
-        Parameters
-        ----------
-        rig : str or Path
-            As for `labkit.Rig.open`.
-        blocks, seed : int
-            Number of blocks, and the seed of their order.
-        into : path
-            The campaign's folder is ``<into>/<study>/<campaign>``.
-        **limits
-            Those of `Plan.run`.
+        `rig` is as for `labkit.Rig.open`; `seed` draws the order of each of the `blocks`; `into`
+        and the limits are as for `Plan.run`.
         """
-        if shell := _shell():
+        from IPython import get_ipython  # slow to import
+        from IPython.display import display
+
+        if shell := get_ipython():
             check_parameters(shell.user_ns["In"])
         with self.opened(rig) as opened:
             plan = self.plan(opened, blocks=blocks, seed=seed)
-            plan.show()
+            display(plan)  # type: ignore[no-untyped-call]
             return plan.run(into, **limits)
 
     def try_one(self, rig: Rig, **levels: Any) -> Attempt:
@@ -207,11 +157,11 @@ class Study:
         """
         refuse_unknown("factor", levels, self.levels)
         first = {name: self.baseline.get(name, of[0]) for name, of in self.levels.items()}
-        condition, settings = Condition(tuple((first | levels).items())), self.settings_on(rig)
-        if reason := self.why_infeasible(rig, settings, dict(condition.levels)):
+        chosen, settings = first | levels, self.settings_on(rig)
+        condition, label = Condition(chosen), f"trial-{os.getpid()}-try"
+        if reason := self.why_infeasible(rig, settings, chosen):
             raise UsageError(f"{condition.label} is not possible here", why=reason)
-        values = {**settings, **dict(condition.levels)}
-        trial = Trial(rig, values, f"trial-{os.getpid()}-try", treatments=self.treatments)
+        trial = Trial(rig, settings | chosen, label, treatments=self.treatments)
         with pinned_to_harness(rig):
             one = trial.attempt(self.protocol, condition, {"trial": "try"})
         if one.error:
@@ -243,12 +193,6 @@ def _levels(one: Any) -> list[Any]:
     return list(one) if isinstance(one, list | tuple) else [one]
 
 
-def _shell() -> Any:
-    """Return the shell of the notebook that runs this, or None."""
-    python = sys.modules.get("IPython")
-    return python.get_ipython() if python else None
-
-
 @dataclass(frozen=True)
 class Plan:
     """A study's fixed plan on a rig; display it to see order, duration, infeasible conditions."""
@@ -268,60 +212,51 @@ class Plan:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must be equal for a campaign to be resumed."""
-        roles = [role for role in ("generator", "clean") if role in self.rig.hosts]
+        study, roles = self.study, [one for one in ("generator", "clean") if one in self.rig.hosts]
+        varied = [name.replace("_", "-") for name in study.variants if name in study.levels]
         # What a plan needs of the capabilities shows in its conditions; another engine that is
         # installed meanwhile does not concern it. Caveats only describe the rig.
-        rig = {
-            name: of
-            for name, of in self.rig.describe().items()
-            if name not in ("capabilities", "caveats")
-        }
+        rig = self.rig.describe()
+        del rig["capabilities"], rig["caveats"]
         return {
-            "study": self.study.title,
+            "study": "-".join([study.name, *varied]),
             "settings": design.canonical(self.settings),
-            "margin": self.study.margin,
+            "margin": study.margin,
             "blocks": self.blocks,
             "seed": self.seed,
             "conditions": [condition.key for condition in self.design.conditions],
             "order": [list(block) for block in self.design.order],
-            "protocol": code_digest(self.study.protocol),
+            "protocol": code_digest(study.protocol),
             "measurement_version": MEASUREMENT_VERSION,
             "images": self.rig.images(),
             "tools": {
                 f"{tool} on {role}": probe(self.rig.hosts[role])
-                for tool, probe in self.study.tools.items()
+                for tool, probe in study.tools.items()
                 for role in roles
             },
             "rig": rig,
             "hosts": design.canonical(
-                {role: facts.get("stable", {}) for role, facts in self.facts.items()}
+                {role: of.get("stable", {}) for role, of in self.facts.items()}
             ),
         }
 
     def as_record(self) -> dict[str, Any]:
         """Return the plan as ``plan.json`` holds it."""
-        study = self.study
+        study, shared = self.study, ("study", "settings", "margin", "blocks", "seed", "order")
         return {
-            "study": study.title,
+            **{name: self.identity[name] for name in shared},
             "identity": self.identity,
             "labkit": VERSION,
-            "settings": design.canonical(self.settings),
             "factors": {name: [*map(level_label, of)] for name, of in study.levels.items()},
             "baseline": {name: level_label(level) for name, level in study.baseline.items()},
-            "margin": study.margin,
             # What was to be compared was fixed before measuring; a page may show more.
             "outcomes": list(study.outcomes),
-            "blocks": self.blocks,
-            "seed": self.seed,
             "conditions": [
-                {
-                    "levels": {name: level_label(level) for name, level in condition.levels},
-                    "repeat": condition.repeat,
-                }
-                for condition in self.design.conditions
+                {"levels": one.texts, "repeat": one.repeat} for one in self.design.conditions
             ],
-            "order": [list(block) for block in self.design.order],
-            "infeasible": [vars(one) for one in self.design.infeasible],
+            "infeasible": [
+                {"condition": n, "reason": x} for n, x in self.design.infeasible.items()
+            ],
             "rig": self.rig.describe(),
         }
 
@@ -335,25 +270,9 @@ class Plan:
     ) -> data.Campaign:
         """Run the trials of the plan that were not measured yet, and return the campaign.
 
-        Parameters
-        ----------
-        into : path
-            The campaign's folder is ``<into>/<study>/<campaign>``.
-        new : bool
-            Begin another campaign instead of resuming the newest.
-        minutes : float
-            Begin no block that would end after these, and no trial after them; 0: no limit.
-        only : collection of int
-            The only blocks to measure; all of them when empty.
-
-        Raises
-        ------
-        PlanMismatch
-            The newest campaign there has another plan, and `new` is false.
-        UsageError
-            Another process, here or on another machine, measures that campaign.
-        DryRun
-            The rig is a dry one.
+        Its folder is ``<into>/<study>/<campaign>``: the newest there, or a `new` one. No block
+        begins that would end after so many `minutes`, and no trial after them (0: no limit).
+        Blocks are those of `only`, all of them when it is empty.
         """
         if self.rig.kind == "dry":
             raise DryRun(str(self), why="a dry rig shows plans and runs nothing")
@@ -362,41 +281,31 @@ class Plan:
             Runner(self, store, only, 60 * minutes).run()
         return data.load(store.path)
 
-    def show(self) -> None:
-        """Display the plan in a notebook, or print it."""
-        if _shell():
-            sys.modules["IPython.display"].display(self)
-        else:
-            print(self)
-
     @property
     def seconds(self) -> float:
         """The expected duration."""
-        every = (dict(condition.levels) for _, _, condition in self.design.trials())
-        each = (call(self.study.seconds, {**self.settings, **one}) for one in every)
+        every = ({**self.settings, **condition.levels} for _, condition in self.design.trials())
+        each = (call(self.study.seconds, values) for values in every)
         return OVERHEAD * len(self.design) + float(sum(each))
 
     def __str__(self) -> str:
-        minutes, conditions = self.seconds / 60, len(self.design.conditions)
+        minutes, conditions = self.seconds / 60, self.design.conditions
+        counts = f"{len(conditions)} conditions x {self.blocks} blocks = {len(self.design)} trials"
+        lines = [f"{self.study.name}: {counts} on rig {self.rig.name}"]
         duration = f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-        counts = f"{conditions} conditions x {self.blocks} blocks = {len(self.design)} trials"
-        lines = [
-            f"{self.study.name}: {counts} on rig {self.rig.name}",
-            f"expected duration: {duration}",
-            *([] if self.blocks >= 5 else ["fewer than 5 blocks: this is a pilot"]),
-            *(f"infeasible: {one.condition}: {one.reason}" for one in self.design.infeasible),
-        ]
+        lines += [f"expected duration: {duration}"]
+        lines += ["fewer than 5 blocks: this is a pilot"] * (self.blocks < 5)
+        lines += [f"infeasible: {label}: {why}" for label, why in self.design.infeasible.items()]
         for number, block in enumerate(self.design.order, start=1):
-            keys = ", ".join(self.design.conditions[index].key for index in block)
-            lines.append(f"block {number}: {keys}")
+            lines += [f"block {number}: {', '.join(conditions[index].key for index in block)}"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head, _, order = str(self).partition("\nblock 1: ")
-        shown = "".join(f"<li>{html.escape(line)}</li>" for line in head.splitlines())
+        head, _, order = html.escape(str(self)).partition("\nblock 1: ")
+        shown, style = head.replace("\n", "<li>"), "white-space:pre-wrap"
+        order = f"<pre style='{style}'>block 1: {order}</pre>"
         return (
-            f"<ul>{shown}</ul><details><summary>order of the trials</summary>"
-            f"<pre style='white-space:pre-wrap'>block 1: {html.escape(order)}</pre></details>"
+            f"<ul><li>{shown}</ul><details><summary>order of the trials</summary>{order}</details>"
         )
 
 

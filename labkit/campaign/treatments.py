@@ -11,15 +11,13 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.cache_line import apart
-from labkit.hosts.packet_steering import cpu_mask, read_queues
 from labkit.hosts.settings import LATENCY_REQUEST
-from labkit.placement import cpu_set, docker
+from labkit.placement import cpu_mask, cpu_set, docker, format_cpus
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.rig.images import LayeredImage
@@ -73,14 +71,16 @@ class Treatment:
         """Return why a rig cannot run `level` in a condition with `levels`, or None."""
         return rig.missing.get(self.capabilities.get(level, ""))
 
-    @contextmanager
-    def applied(self, rig: Rig, level: Any, label: str) -> Iterator[Any]:
-        """Apply the level for a ``with`` block, a trial; yield what the trial's record keeps."""
-        with ExitStack() as stack:
-            yield self.apply(rig, level, lambda host: stack.enter_context(Settings(host, label)))
+    def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
+        """Yield hosts, each with the values of files or offloads that a trial at the level has."""
+        yield from ()
 
     def apply(self, rig: Rig, level: Any, settings_of: Opener) -> Any:
         """Apply the level by settings of hosts; return what the trial's record keeps."""
+        for host, values in self.values(rig, level):
+            settings = settings_of(host)
+            done = settings.set_files(values).values()
+            _require(all(done), settings, f"{type(self).__name__}({level!r})")
 
     def placed(self, level: Any, server: Server) -> None:
         """Apply the level inside a placement that has just been verified."""
@@ -165,9 +165,8 @@ class SecondHost(Treatment):
     """Placements on a second host with an engine, ``peer``, at the level `at`."""
 
     at: Any = None
-    #: Names of ``containers/`` for its engine.
+    #: Names of ``containers/`` for its engine, and whether the placement is then on both hosts.
     images: Sequence[str] = ()
-    #: Whether the condition's placement is then on both hosts.
     spread = False
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
@@ -221,12 +220,10 @@ class SharedCache(Treatment):
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         if level == "kept" and self._shared and apart(counters):
-            raise CpusDisturbed(
-                "the hypervisor moved the CPUs of generator and SUT apart in the window",
-                why=f"a cache line takes {counters['cache_line_ns']:.0f} ns there and back: they "
-                "share no cache",
-                remedy='the trial is repeated; shared_cache "as found" keeps such trials',
-            )
+            what = "the hypervisor moved the CPUs of generator and SUT apart in the window"
+            why = f"a cache line takes {counters['cache_line_ns']:.0f} ns there and back"
+            remedy = 'the trial is repeated; shared_cache "as found" keeps such trials'
+            raise CpusDisturbed(what, why=f"{why}: they share no cache", remedy=remedy)
         return []
 
 
@@ -245,20 +242,17 @@ class CpuSpeed(Treatment):
     least_ns, _slow = math.inf, 0
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        self.least_ns = min(self.least_ns, counters.get("reference_ns", math.inf))
-        if counters.get("reference_ns", 0.0) <= SLOW * self.least_ns:
-            self._slow = 0
-            return []
-        self._slow += 1
-        if level != "kept" or self._slow > self.REPETITIONS:
-            self._slow = 0
-            return [CPU_SLOW]
-        raise CpusDisturbed(
-            "the CPU was slow in the window",
-            why=f"to open and close /dev/null took {counters['reference_ns']:.0f} ns, where it "
-            f"takes {self.least_ns:.0f}: another guest may have used the other thread of its core",
-            remedy='the trial is repeated; cpu_speed "as found" flags and keeps it',
-        )
+        took = counters.get("reference_ns", 0.0)
+        self.least_ns = min(self.least_ns, took or math.inf)
+        self._slow = self._slow + 1 if took > SLOW * self.least_ns else 0
+        if level == "kept" and 0 < self._slow <= self.REPETITIONS:
+            why = f"to open and close /dev/null took {took:.0f} ns, where it takes "
+            why += f"{self.least_ns:.0f}: another guest may have used the other thread of its core"
+            remedy = 'the trial is repeated; cpu_speed "as found" flags and keeps it'
+            raise CpusDisturbed("the CPU was slow in the window", why=why, remedy=remedy)
+        flags = [CPU_SLOW] if self._slow else []
+        self._slow = 0
+        return flags
 
 
 class IdlePolicy(Treatment):
@@ -274,13 +268,13 @@ class IdlePolicy(Treatment):
     _machines: Sequence[Settings] = ()
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        for role, host in self._hosts(rig, level).items():
+        for host in self._hosts(rig, level):
             if host.run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
-                return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
+                return f"{host.name}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
         return None
 
     def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
-        self._machines = [settings_of(host) for host in self._hosts(rig, level).values()]
+        self._machines = [settings_of(host) for host in self._hosts(rig, level)]
 
     def begin(self, rig: Rig, level: Any) -> None:
         machines, self._machines = self._machines, ()
@@ -290,18 +284,15 @@ class IdlePolicy(Treatment):
     def check(self, level: Any, counters: Counters) -> list[str]:
         request = counters.get("latency_request_us", 0)
         if level == "held" and request > 0:
-            raise ManipulationError(
-                "the idle policy was not held",
-                why=f"the machine was allowed wake-up latencies of {request:.0f} us",
-                remedy="another program may have ended it: labkit clean, then run again",
-            )
+            why = f"the machine was allowed wake-up latencies of {request:.0f} us"
+            remedy = "another program may have ended it: labkit clean, then run again"
+            raise ManipulationError("the idle policy was not held", why=why, remedy=remedy)
         return []
 
-    def _hosts(self, rig: Rig, level: Any) -> Mapping[str, Host]:
-        """Return a host on each machine of the rig that is to be held, by role."""
-        if level != "held":
-            return {}
-        return {"sut": rig.hosts["sut"]} if rig.shared_kernel else rig.hosts
+    def _hosts(self, rig: Rig, level: Any) -> list[Host]:
+        """Return a host on each machine of the rig that is to be held."""
+        hosts = [rig.hosts["sut"]] if rig.shared_kernel else [*rig.hosts.values()]
+        return hosts if level == "held" else []
 
 
 class Interrupts(Treatment):
@@ -311,13 +302,11 @@ class Interrupts(Treatment):
 
     def apply(self, rig: Rig, level: Any, settings_of: Opener) -> dict[str, int]:
         moved = {}
-        for role in ("sut", *(() if rig.shared_kernel else ("clean",))):
-            if level != "moved" or role not in rig.hosts:
-                continue
+        separate = "clean" in rig.hosts and not rig.shared_kernel
+        for role in ("sut", "clean") if separate else ("sut",):
             others = cpu_set(rig.cpus(role, "free")) - cpu_set(rig.cpus(role, "split"))
-            if others:  # there may be one CPU only
-                cpus = ",".join(map(str, sorted(others)))
-                moved[role] = settings_of(rig.hosts[role]).move_irqs(cpus)
+            if level == "moved" and others:  # there may be one CPU only
+                moved[role] = settings_of(rig.hosts[role]).move_irqs(format_cpus(others))
         return moved
 
 
@@ -342,19 +331,14 @@ class CongestionControl(Treatment):
                 return f"{role}: no TCP congestion control {level!r}: {has}"
         return None
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
-        if level == AS_FOUND:
-            return
-        if rig.kind == "virtual":
-            # Only the machine's own namespace may allow an algorithm to the others.
-            machine = settings_of(LocalHost())
-            allowed = machine.host.run("cat", _ALLOWED, check=False).stdout.split()
-            if level not in allowed:
-                machine.set_file(_ALLOWED, " ".join([*allowed, level]))
-        for host in rig.hosts.values():
-            settings = settings_of(host)
-            done = settings.set_file(_CONGESTION, level)
-            _require(done, settings, f"the TCP congestion control {level!r}")
+    def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
+        # Only the machine's own namespace may allow an algorithm to the others.
+        machine = LocalHost()
+        allowed = machine.run("cat", _ALLOWED, check=False).stdout.split()
+        if rig.kind == "virtual" and level not in (AS_FOUND, *allowed):
+            yield machine, {_ALLOWED: " ".join([*allowed, level])}
+        for host in rig.hosts.values() if level != AS_FOUND else ():
+            yield host, {_CONGESTION: level}
 
     def placed(self, level: Any, server: Server) -> None:
         """Set it inside a placement with a network of its own; the window verifies it there."""
@@ -365,11 +349,9 @@ class CongestionControl(Treatment):
             server.host.run(*inside, "tee", _CONGESTION, input=level)
             server.verification["congestion control"] = level
         if (found := server.verification.get("congestion control")) != level:
-            raise ManipulationError(
-                f"the TCP congestion control is {found}, not {level}",
-                where=f"host {server.host.name}, process {server.pid}",
-                remedy="something else has set it: leave the rig alone while it measures",
-            )
+            what, where = f"the TCP congestion control is {found}, not {level}", server.host.name
+            remedy = "something else has set it: leave the rig alone while it measures"
+            raise ManipulationError(what, where=f"host {where}", remedy=remedy)
 
 
 def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
@@ -388,22 +370,15 @@ class TunnelOffload(Treatment):
     FEATURES = ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation")
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        for role, device in _devices(rig, ENDS) if level == "off" else ():
-            for feature in self.FEATURES:
-                target = f"{device} {feature}"
-                if rig.hosts[role].call("get_value", target=target) is None:
-                    return f"{role}: the offload {feature} of {device} cannot be changed"
+        for host, values in self.values(rig, level):
+            for target in values:
+                if host.call("get_value", target=target) is None:
+                    return f"{host.name}: the offload {target} cannot be changed"
         return None
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
+    def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
         for role, device in _devices(rig, ENDS) if level == "off" else ():
-            settings = settings_of(rig.hosts[role])
-            done = all(settings.set_file(f"{device} {name}", "off") for name in self.FEATURES)
-            _require(done, settings, f"{device} without tunnel offloads")
-
-
-def _queues(rig: Rig, role: str, device: str) -> str:
-    return f"{rig.targets[role].sysfs}/class/net/{device}/queues"
+            yield rig.hosts[role], {f"{device} {name}": "off" for name in self.FEATURES}
 
 
 class PacketSteering(Treatment):
@@ -419,38 +394,25 @@ class PacketSteering(Treatment):
         roles = self.ends(rig, level)
         if absent := [role for role in roles if role not in rig.targets]:
             return f"the rig has no host {absent[0]}"
-        for role, device in _devices(rig, roles) if level != "off" else ():
-            if not read_queues(rig.hosts[role], _queues(rig, role, device)):
-                return f"{role}: {device} is not there, or has no receive queue with rps_cpus"
+        for host, masks in self.values(rig, level) if level != "off" else ():
+            if not masks:
+                return f"{host.name}: an interface has no receive queue with rps_cpus"
         return None
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> dict[str, dict[str, str]]:
-        """Steer; return the CPUs of each queue as read back, by role and device."""
-        found: dict[str, dict[str, Any]] = {}
+    def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
         for role, device in _devices(rig, self.ends(rig, level)):
-            host, folder = rig.hosts[role], _queues(rig, role, device)
+            host, folder = rig.hosts[role], f"{rig.targets[role].sysfs}/class/net/{device}/queues"
             # All of its CPUs where the host has its own kernel.
-            cpus = (
-                rig.cpus(role, "split" if rig.shared_kernel else "free") if level != "off" else ""
-            )
-            settings, paths = (
-                settings_of(host),
-                [f"{folder}/{name}" for name in read_queues(host, folder)],
-            )
-            done = settings.set_files(dict.fromkeys(paths, cpu_mask(cpus)))
-            _require(all(done.values()), settings, f"RPS of {device} to CPUs {cpus or '(none)'}")
-            found.setdefault(role, {})[device] = read_queues(host, folder)
-        return found
+            cpus = rig.cpus(role, "split" if rig.shared_kernel else "free")
+            mask = cpu_mask("" if level == "off" else cpus)
+            yield host, dict.fromkeys(host.call("files", pattern=f"{folder}/rx-*/rps_cpus"), mask)
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
         if level != "off" and not counters.get("rps_ipis"):
-            raise ManipulationError(
-                "no packet was steered",
-                why="RPS interrupted no other CPU in the whole window"
-                if "rps_ipis" in counters
-                else "this kernel does not count the interrupts of RPS",
-            )
+            interrupts = counters.get("rps_ipis", "an unknown number of")
+            why = f"RPS made {interrupts} interrupts of other CPUs in the whole window"
+            raise ManipulationError("no packet was steered", why=why)
         return []
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labkit.campaign import background, counters, window
 from labkit.campaign.counters import Kernel
-from labkit.campaign.rows import make_rows
-from labkit.campaign.treatments import AS_FOUND, IdlePolicy, Pinning, Treatment
+from labkit.campaign.treatments import AS_FOUND, IdlePolicy, Levels, Pinning, Treatment
 from labkit.campaign.window import Facts, Load, Window
-from labkit.design import Condition, call
-from labkit.errors import CpusDisturbed, FenceError, LabkitError, UsageError
+from labkit.design import Condition, call, level_label
+from labkit.errors import CpusDisturbed, LabkitError, UsageError
+from labkit.hosts import Host, Settings
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
@@ -29,24 +31,34 @@ from labkit.runtimes import RUNTIMES, Server, placed
 from labkit.runtimes.base import reached_at
 from labkit.runtimes.verify import COUNTED, check_translated
 from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import paused
+from labkit.tools.parsing import NOT_REACHED, paused
 
 T = TypeVar("T")
+#: Clients by name, each inside a placement, or on the generator.
+Clients = Mapping[str, tuple[Client, Server | None]]
 
 #: Contexts that are entered at the same time; an SSH server allows ten sessions a connection.
 AT_ONCE = 4
 #: So often a window is measured at most (`Trial.repeated`); after that the whole trial is repeated.
 WINDOW_ATTEMPTS = 10
+#: Samples of a trial that a quantile needs, so that one is expected beyond it.
+_QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
+#: A load generator may be the bottleneck that used more of its CPUs than this, did not reach this
+#: share of the rate that was asked of it, or waited for its own CPU for more than this share.
+SATURATED, REACHED, WAITED = 0.9, 0.95, 0.05
+#: The prefix of columns of a window with a capture, at the rate that is offered; and columns of
+#: samples that are points in time, or their distance from the schedule.
+_LOADED, _TIMES = "loaded_", ("start_ns", "end_ns", "lateness_ns")
 #: Longer arguments are labkit's own scripts.
 _LONGEST = 1000
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a trial; display it to see its record.
+    """One attempt at a trial; display it to see its record, which is as a campaign stores it.
 
-    `record` is as a campaign stores it: rows, commands, verification, evidence, error. `logs` has
-    the output of everything that ran, by file name. `measurement` has no samples after an error.
+    `logs` has the output of everything that ran, by file name. `measurement` has no samples after
+    an error.
     """
 
     condition: str
@@ -63,69 +75,54 @@ class Attempt:
         return f"<details><summary>{label}</summary><pre>{text}</pre></details>"
 
 
+@dataclass(eq=False)
 class Trial:
     """One trial, as its protocol sees it.
 
-    Parameters
-    ----------
-    rig : Rig
-        Where it runs.
-    values : mapping
-        Its levels and the plan's settings, by name.
-    label : str
-        Marks everything that is started; unique to the attempt.
-    turn : int
-        The number of its block, for what alternates between blocks without being a factor.
-    treatments : mapping of str to Treatment
-        By the name of their factor or setting.
+    `values` are its levels and the plan's settings by name, `treatments` by the name of theirs. The
+    label marks everything that is started; it is unique to the attempt. `turn` is the number of the
+    block, for what alternates between blocks without being a factor.
     """
 
-    def __init__(
-        self,
-        rig: Rig,
-        values: Mapping[str, Any],
-        label: str,
-        *,
-        turn: int = 0,
-        treatments: Mapping[str, Treatment] | None = None,
-    ) -> None:
-        # As the hosts count: also while this machine sleeps.
-        self._began = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self.rig, self.values, self.label, self.turn = rig, values, label, turn
-        #: The treatments with their levels in this trial.
-        self._treatments = {
-            name: (treatment, values[name])
-            for name, treatment in (treatments or {}).items()
-            if name in values
-        }
-        self._affinity = str(self.level(Pinning, "split"))
-        self._placed = 0
-        self._servers: dict[str, Server] = {}
-        #: The last observation, as long as nothing else was set up.
-        self._seen: Facts = {}
-        # What the record is built from.
-        self._commands: list[list[str]] = []
-        self._flags: list[str] = []
-        self.counters: dict[str, float] = {}
-        self._repeated: dict[str, float] = {}
-        self._verified: dict[str, Mapping[str, Any]] = {}
-        self._main = ""
-        self._kept: dict[str, Any] = {}
-        #: The output of everything that ran, by file name.
-        self.logs: dict[str, str] = {}
+    rig: Rig
+    values: Mapping[str, Any]
+    label: str
+    turn: int = 0
+    treatments: Mapping[str, Treatment] = field(default_factory=dict)
+    #: The output of everything that ran, by file name.
+    logs: dict[str, str] = field(default_factory=dict)
+    #: The counters of the last window, and those of the trial.
+    counters: dict[str, float] = field(default_factory=dict)
+    _repeated: dict[str, float] = field(default_factory=dict)
+    _commands: list[list[str]] = field(default_factory=list)
+    _flags: list[str] = field(default_factory=list)
+    _verified: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: The name of the server at which the last client aimed.
+    _main: str = ""
+    _kept: dict[str, Any] = field(default_factory=dict)
+    _servers: dict[str, Server] = field(default_factory=dict)
+    _placed: int = 0
+    #: The last observation, as long as nothing else was set up.
+    _seen: Facts = field(default_factory=dict)
+    _began: float = field(default_factory=window.boot_time)
 
     capture = background.capture
     churn = background.churn
     prepare = background.prepare
 
+    def _applied(self) -> list[tuple[str, Treatment, Any]]:
+        """Return name, treatment and level of each treatment of the trial."""
+        named = ((name, one) for name, one in self.treatments.items() if name in self.values)
+        return [(name, one, self.values[name]) for name, one in named]
+
     def level(self, kind: type[Treatment], default: Any) -> Any:
         """Return the level of the study's treatment of a kind, or a default."""
-        pairs = self._treatments.values()
-        return next((level for one, level in pairs if isinstance(one, kind)), default)
+        levels = (level for _, one, level in self._applied() if isinstance(one, kind))
+        return next(levels, default)
 
     @property
     def mechanisms(self) -> dict[str, float]:
-        """The counters of the measured windows, per operation where they are rates."""
+        """A copy of the counters of the measured windows, per message where they are rates."""
         return dict(self.counters)
 
     def flag(self, *texts: str) -> None:
@@ -134,9 +131,8 @@ class Trial:
 
     def cpus(self, role: str) -> str:
         """Return the CPU list of a role at this trial's affinity; "all" is every CPU."""
-        if role == "all":
-            return self.rig.cpu_map["all" if self.rig.shared_kernel else "all.sut"]
-        return self.rig.cpus(role, self._affinity)
+        affinity = "free" if role == "all" else str(self.level(Pinning, "split"))
+        return self.rig.cpus("sut" if role == "all" else role, affinity)
 
     @property
     def outside(self) -> str:
@@ -145,12 +141,14 @@ class Trial:
 
     def keep_command(self, argv: Sequence[str]) -> None:
         """Add a command to the record, with length and digest instead of a long argument."""
-        self._commands.append([word if len(word) <= _LONGEST else _brief(word) for word in argv])
+        digests = {word: hashlib.sha256(word.encode()).hexdigest()[:16] for word in argv}
+        brief = {word: f"<{len(word)} characters, sha256 {one}>" for word, one in digests.items()}
+        self._commands.append([brief[word] if len(word) > _LONGEST else word for word in argv])
 
     # Running it whole.
 
     def attempt(
-        self, protocol: Callable[..., Measurement], condition: Condition, keys: Mapping[str, Any]
+        self, protocol: Callable[..., Measurement], condition: Condition, keys: Levels
     ) -> Attempt:
         """Run a protocol, and return all that is to be stored of it; `keys` begin the rows."""
         measurement, error, why = Measurement({}), None, None
@@ -163,29 +161,59 @@ class Trial:
             error, kind = caught, type(caught).__name__
             why = {"type": kind, "what": str(caught) or kind, "evidence": {}}
             why |= caught.as_record() if isinstance(caught, LabkitError) else {}
-        seconds = time.monotonic() - began
+        outcome: dict[str, Any] = {"status": "failed" if error else "ok"}
+        outcome |= {"problem": why["what"] if why else "", "started_ns": started_ns}
+        outcome["seconds"] = time.monotonic() - began
         self.flag(*(flag for flag in measurement.flags if flag not in self._flags))
-        outcome = {
-            "status": "failed" if error else "ok",
-            "problem": why["what"] if why else "",
-            "started_ns": started_ns,
-            "seconds": seconds,
-        }
-        record = self.record
-        rows = make_rows(keys, condition, outcome, record, measurement)
-        # Flags and counters are in the rows.
-        kept = {name: one for name, one in record.items() if name not in ("flags", "mechanisms")}
-        record = {"rows": rows, "error": why, **kept}
-        return Attempt(condition.label, measurement, record, self.logs, error)
+        rows = self.rows(keys, condition, outcome, measurement)
+        stored = {"rows": rows, "error": why, **self.record}
+        # They are in the rows.
+        del stored["flags"], stored["mechanisms"]
+        return Attempt(condition.label, measurement, stored, self.logs, error)
+
+    def rows(
+        self, keys: Levels, condition: Condition, outcome: Levels, measurement: Measurement
+    ) -> list[dict[str, Any]]:
+        """Return the row of the condition, then those of others that the trial measured."""
+        own = dict(measurement.metrics)
+        for name, values in measurement.samples.items():
+            if name.endswith("_ns") and name not in _TIMES:
+                own |= statistics(name, values)
+        facts = [fact for one in self._verified.values() for fact in one.items()]
+        # The data path of a network's routers, such as Weave's.
+        paths = {path for name, path in facts if name.startswith("router to ")}
+        flags, rows = "; ".join(self._flags), []
+        for number, (other, metrics) in enumerate([({}, own), *measurement.also]):
+            found = {**self.counters, **self._repeated, **metrics}
+            numbers = {name: value for name, value in found.items() if value is not None}
+            row = {
+                **keys,
+                "trial": f"{keys['trial']}/{number}" if number else keys["trial"],
+                "repeat": condition.repeat,
+                **condition.texts,
+                **{name: level_label(level) for name, level in other.items()},
+                **outcome,
+                "flags": flags,
+                "n_samples": max(map(len, measurement.samples.values()), default=0),
+                "saturated": saturated(numbers, flags),
+                "router": " and ".join(sorted(paths)),
+            }
+            if any(name.startswith(_LOADED) for name in numbers):
+                row[f"{_LOADED}saturated"] = saturated(numbers, flags, _LOADED)
+            rows.append(row | numbers)
+        return rows
 
     @contextmanager
     def treated(self) -> Iterator[None]:
         """Apply the levels of the study's treatments during a ``with`` block."""
         with ExitStack() as stack:
-            for name, (treatment, level) in self._treatments.items():
-                found = stack.enter_context(treatment.applied(self.rig, level, self.label))
-                if found:
-                    self._kept["treatments"] = self._kept.get("treatments", {}) | {name: found}
+
+            def settings_of(host: Host) -> Settings:
+                return stack.enter_context(Settings(host, self.label))
+
+            for name, treatment, level in self._applied():
+                if found := treatment.apply(self.rig, level, settings_of):
+                    self._kept.setdefault("treatments", {})[name] = found
             yield
 
     @property
@@ -208,17 +236,10 @@ class Trial:
     def serve(self, workload: Workload, placement: Placement, **options: str) -> Iterator[Server]:
         """Place a workload, ready and verified, for the duration of a ``with`` block.
 
-        Parameters
-        ----------
-        workload, placement : Workload, Placement
-            What runs, and where.
-        name : str
-            Unique among the placements of the trial, by default ``server``. The columns of the
-            placement at which a client aims have no prefix; those of others begin with their name.
-        cpus : str
-            CPU list; by default that of the host's role.
-        at : str
-            The role of another host than the placement's, such as ``peer``.
+        Options are a unique `name` (by default ``server``), a CPU list `cpus` (by default that of
+        the host's role), and `at`, the role of another host than the placement's, such as ``peer``.
+        The columns of the placement at which a client aims have no prefix; those of others begin
+        with their name.
         """
         with self.serve_all([{"workload": workload, "placement": placement, **options}]) as servers:
             yield servers[0]
@@ -234,11 +255,12 @@ class Trial:
             if name in self._servers or names.count(name) > 1:
                 what = f"two placements called {name!r} at once"
                 raise UsageError(what, remedy="name one of them")
-        contexts = [self._place(**arguments) for arguments in placements]
         try:
-            with at_once(contexts) as servers:
-                self._servers |= dict(zip(names, servers, strict=True))
-                self._verified |= {name: self._servers[name].verification for name in names}
+            with at_once([self._place(**arguments) for arguments in placements]) as servers:
+                for name, server in zip(names, servers, strict=True):
+                    for _, treatment, level in self._applied():
+                        treatment.placed(level, server)
+                    self._servers[name], self._verified[name] = server, server.verification
                 self._seen = {}
                 yield servers
         finally:
@@ -267,60 +289,31 @@ class Trial:
         self._placed += 1
         self.keep_command(workload.argv)
         roles = (role for role, host in self.rig.hosts.items() if host is target.host)
-        cpus = cpus or self.cpus(next(roles, "sut"))
         label = self.label if name == "server" else f"{self.label}-{name}"
-
-        @contextmanager
-        def made() -> Iterator[Server]:
-            logs: dict[str, str] = {}
-            runtime = RUNTIMES[placement.runtime]
-            try:
-                with placed(
-                    runtime, target, placement, workload, cpus=cpus, label=label, logs=logs
-                ) as server:
-                    for treatment, level in self._treatments.values():
-                        treatment.placed(level, server)
-                    yield server
-            finally:
-                self.logs |= {f"{name}.log": text for text in logs.values()}
-
-        return made()
+        options: dict[str, Any] = {"label": label, "logs": self.logs, "name": name}
+        options["cpus"] = cpus or self.cpus(next(roles, "sut"))
+        return placed(RUNTIMES[placement.runtime], target, placement, workload, **options)
 
     # Measuring.
 
     def measure(self, client: Client, *, inside: Server | None = None) -> Measurement:
-        """Run a client inside a placement, or on the generator, and sleep until it has ended.
-
-        Raises
-        ------
-        FenceError
-            The target is no address of the rig or of a placement of the trial.
-        CommandFailed, CommandTimeout, ToolOutput
-            The tool failed, took too long, or its output cannot be read.
-        """
+        """Run a client inside a placement, or on the generator, and sleep until it has ended."""
         return self.measure_all({"tool": (client, inside)})["tool"]
 
-    def measure_all(
-        self, clients: Mapping[str, tuple[Client, Server | None]]
-    ) -> dict[str, Measurement]:
+    def measure_all(self, clients: Clients) -> dict[str, Measurement]:
         """Run clients, each inside a placement or None, at the same time on one host.
 
         Rates per operation count the messages of all. Returned are measurements by the names.
         """
         for client, inside in clients.values():
             self.check_target(client, inside)
-        if not self._servers:
-            raise UsageError(
-                "measure needs a placement", remedy="call it inside `with trial.serve(...)`"
-            )
-        generator = self.rig.targets["generator"].host
-        hosts = {inside.host if inside else generator for _, inside in clients.values()}
-        if len(hosts) > 1:
-            names = ", ".join(sorted(host.name for host in hosts))
-            raise UsageError("clients of one window run on one host", why=names)
-        (host,) = hosts
-        targets = self.rig.targets.values()
-        directory = next(one.directory for one in targets if one.host is host)
+        targets = self.rig.targets
+        generator = targets["generator"].host
+        host, *others = {inside.host if inside else generator for _, inside in clients.values()}
+        if others or not self._servers:
+            what = "measure needs a placement, `with trial.serve(...)`, and clients on one host"
+            raise UsageError(what, why=", ".join(self._servers) or "nothing is placed")
+        directory = next(one.directory for one in targets.values() if one.host is host)
         folder = f"{directory}/{self.label}-client"
         loads = [self._load(folder, name, *pair) for name, pair in clients.items()]
         self._main = self._aimed_at(loads[0].client)
@@ -333,18 +326,13 @@ class Trial:
             kernel.places["" if server is main else name] = server.pid
             namespace = {} if where is server.host else {"namespace": server.host.namespace}
             kernel.readings[name] = {**server.reading, **namespace}
-        for treatment, level in self._treatments.values():
+        for _, treatment, level in self._applied():
             treatment.ready(self.rig, level)
-        for treatment, level in self._treatments.values():
+        for _, treatment, level in self._applied():
             treatment.begin(self.rig, level)
-        found = window.measure(
-            loads,
-            [*kernels.values()],
-            folder=folder,
-            label=self.label,
-            cache_line=self.rig.cache_line_command(PERIOD),
-            seen=self._seen,
-        )
+        timing = self.rig.cache_line_command(PERIOD)
+        options: dict[str, Any] = {"folder": folder, "label": self.label, "seen": self._seen}
+        found = window.measure(loads, [*kernels.values()], cache_line=timing, **options)
         self._kept["window_seconds"] = found.job.seconds
         self.flag(*found.flags)
         self.logs |= {n: text for n, text in found.texts.items() if n.endswith((".out", ".err"))}
@@ -359,7 +347,19 @@ class Trial:
                 self.logs.pop(f"{load.name}.out")
         enclosing = next((inside for _, inside in clients.values() if inside), None)
         cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
-        self._account(found, [*kernels.values()], [*measurements.values()], cpus)
+        messages = sum(one.messages for one in measurements.values())
+        counted, self._kept["evidence"], flags = counters.account(
+            [*kernels.values()], messages=messages, cpus=cpus, seconds=found.ended - self._began
+        )
+        self.counters |= {"harness_wakeups": found.wakeups} | counted
+        self.counters |= self.rig.cache_line_of(found.texts["line"])
+        for one in measurements.values():
+            self.counters |= one.mechanisms
+            times = [one.samples[name] for name in ("start_ns", "end_ns") if name in one.samples]
+            self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
+        for _, treatment, level in self._applied():
+            self.flag(*treatment.check(level, self.counters))
+        self.flag(*flags, *counters.validity(self.counters))
         self._check_used(found, clients)
         return measurements
 
@@ -384,71 +384,34 @@ class Trial:
 
     def check_target(self, client: Client, inside: Server | None) -> None:
         """Raise unless the load goes to an address of the rig, or of a placement of the trial."""
-        if not client.target and inside is None:
-            raise FenceError(
-                "a client on the generator has no target",
-                remedy="name the address that it sends to",
-            )
-        own = {server.own_address for server in self._servers.values()}
-        if client.target and (inside is None or client.target not in own):
+        own = {"", *(server.own_address for server in self._servers.values())}
+        if inside is None or client.target not in own:
             self.rig.check_target(client.target)
 
     def _aimed_at(self, client: Client) -> str:
         """Return the placement that a client aims at, by address and port, or the first."""
-        same = [name for name, one in self._servers.items() if one.address == client.target]
-        ports = {name: self._servers[name].port for name in same}
-        own = [name for name, port in ports.items() if port and str(port) in client.argv]
-        return [*own, *same, *self._servers][0]
+        servers = self._servers
+        same = [name for name, one in servers.items() if one.address == client.target]
+        own = [name for name in same if str(servers[name].port or None) in client.argv]
+        return [*own, *same, *servers][0]
 
     def _load(self, folder: str, name: str, client: Client, inside: Server | None) -> Load:
-        shares_files = inside is None or inside.placement.baseline_level in ("clean", "rules")
-        own = "" if shares_files else f"/run/{self.label}-{name}"
-        log = f"{own}/log" if own else f"{folder}/{name}.log"
+        # With a root of its own, a placement does not see the folder.
+        own = inside is not None and inside.placement.baseline_level not in ("clean", "rules")
+        place = f"/run/{self.label}-{name}" if own else folder
+        log = f"{place}/{name}.log"
         argv = [part.replace("{log}", log) for part in client.argv]
         self.keep_command(argv)
         if inside is None:
-            return Load(
-                name, client, background.in_class(client, argv), log, self.cpus("generator")
-            )
-        if client.fifo:
-            raise UsageError(
-                "a client inside a placement has the scheduling class of that",
-                remedy='place it with limited(fifo=...), or give the client "fifo" 0',
-            )
+            argv = background.in_class(client, argv)
+            return Load(name, client, argv, log, self.cpus("generator"))
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
         command = inside.enter(window.guarded(argv))
         root = f"/proc/{inside.pid}/root" if own else ""
-        made = f"{root}{own}" if argv != list(client.argv) else ""
+        made = f"{root}{place}" if own and argv != list(client.argv) else ""
         return Load(name, client, command, f"{root}{log}", inside.cpus, made, self.outside)
 
-    def _account(
-        self,
-        found: Window,
-        kernels: Sequence[Kernel],
-        measurements: Sequence[Measurement],
-        cpus: tuple[str, str],
-    ) -> None:
-        """Keep the counters and evidence of a window, and flag the rules that it breaks."""
-        counted, self._kept["evidence"], flags = counters.account(
-            kernels,
-            messages=sum(one.messages for one in measurements),
-            cpus=cpus,
-            seconds=found.ended - self._began,
-        )
-        self.counters |= {"harness_wakeups": found.wakeups} | counted
-        self.counters |= self.rig.cache_line_of(found.texts["line"])
-        for measurement in measurements:
-            self.counters |= measurement.mechanisms
-            times = (measurement.samples.get(name) for name in ("start_ns", "end_ns"))
-            self.flag(*measurement.flags)
-            self.flag(*(flag for column in times if column is not None for flag in paused(column)))
-        for treatment, level in self._treatments.values():
-            self.flag(*treatment.check(level, self.counters))
-        self.flag(*flags, *counters.validity(self.counters))
-
-    def _check_used(
-        self, found: Window, clients: Mapping[str, tuple[Client, Server | None]]
-    ) -> None:
+    def _check_used(self, found: Window, clients: Clients) -> None:
         """Raise where a window did not use what it should have: a control group, a published port.
 
         The engine's proxy answers on the port too, and its traffic is not translated. There must be
@@ -456,11 +419,14 @@ class Trial:
         """
         for name, server in self._servers.items():
             prefix = "" if name == self._main else f"{name}_"
-            used = self.counters.get(f"{prefix}cpu_ns", 0.0)
-            used += sum(end.cpu_ns for key, end in found.ends.items() if clients[key][1] is server)
-            group = self.counters.get(f"{prefix}group_cpu_ns")
-            if server.placement.baseline_level in ("", "cgroup") and group is not None:
-                window.check_group(name, group, used)
+            ends = (end for key, end in found.ends.items() if end and clients[key][1] is server)
+            used = self.counters.get(f"{prefix}cpu_ns", 0.0) + sum(map(window.cpu_ns, ends))
+            grouped = server.placement.baseline_level in ("", "cgroup")
+            group = self.counters.get(f"{prefix}group_cpu_ns", used) if grouped else used
+            # The allowances are for the ticks of what clients have used.
+            if used > 1.05 * group + 5 * window.TICK_NS:
+                counted = f"{name}: its control group used {group / 1e9:.2f} s of CPU time"
+                window.raise_changed([f"{counted}, what ran inside {used / 1e9:.2f} s"])
         server = self._servers[self._main]
         # A client on the server's own host aims at the container's address, not at the port.
         aiming = [client for client, _ in clients.values() if client.target == server.address]
@@ -468,21 +434,45 @@ class Trial:
             observed = found.after[self._main]
             protocols = dict.fromkeys(name for client in aiming for name in client.protocols)
             check_translated(server.verification, observed, protocols)
-            flows = {name: count for name, count in observed.items() if name.startswith(COUNTED)}
-            server.verification.update(flows)
+            flows = {name for name in observed if name.startswith(COUNTED)}
+            server.verification.update({name: observed[name] for name in flows})
 
 
-def _brief(word: str) -> str:
-    return f"<{len(word)} characters, sha256 {hashlib.sha256(word.encode()).hexdigest()[:16]}>"
+def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
+    """Statistics of one trial's samples, in their unit, as columns of its row.
+
+    >>> statistics("rtt_ns", np.array([1, 2, 6]))["rtt_ns_median"]
+    2.0
+    """
+    count = len(samples)
+    names = ["mean", "median", "min", "max"] if count else []
+    found = {one: getattr(np, one)(samples) for one in names}
+    found |= {"std": np.std(samples, ddof=1)} if count > 1 else {}
+    quantiles = ((one, level) for one, (level, needed) in _QUANTILES.items() if count >= needed)
+    found |= {one: np.quantile(samples, level) for one, level in quantiles}
+    return {f"{name}_{one}": float(value) for one, value in found.items()}
+
+
+def saturated(numbers: Mapping[str, float], flags: str, prefix: str = "") -> bool:
+    """Tell whether the load generator, and not the server, may have set the value of a window.
+
+    A tool flags a rate that it did not reach, as it knows how few it may send by chance.
+    """
+    sent = numbers.get(f"{prefix}sent_per_s", numbers.get("sent_per_s", math.nan))
+    offered = numbers.get("offered_per_s", math.nan)
+    reached = numbers.get("reached", sent / offered if offered else math.nan)
+    return bool(
+        numbers.get("tool_cpu", 0.0) > SATURATED
+        or numbers.get("client_delay", 0.0) > WAITED
+        or (reached < REACHED and NOT_REACHED in flags)
+    )
 
 
 def _checked(measurement: Any) -> Measurement:
     """Return a protocol's result; raise `LabkitError` if it cannot be stored."""
     if not isinstance(measurement, Measurement):
-        raise LabkitError(
-            f"the protocol returned {type(measurement).__name__}",
-            remedy="return what trial.measure(...) returned",
-        )
+        what = f"the protocol returned {type(measurement).__name__}"
+        raise LabkitError(what, remedy="return what trial.measure(...) returned")
     arrays = measurement.samples.values()
     if any(array.dtype != np.int64 for array in arrays) or len(set(map(len, arrays))) > 1:
         shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in measurement.samples.items())

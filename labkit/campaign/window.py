@@ -12,7 +12,7 @@ import re
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,53 +62,21 @@ class Load:
 
 
 @dataclass(frozen=True)
-class End:
-    """A client as it ended; `cpu_ns` is the CPU time of it and what it has waited for."""
-
-    cpus: str
-    migrations: int
-    cpu_ns: int
-    #: Its nice value and scheduling class, and those of the program that started it.
-    own: Mapping[str, str]
-    inherited: Mapping[str, str]
-
-    def problems(self, load: Load) -> list[str]:
-        """Return what is wrong, as a load keeps to its CPUs and scheduling class.
-
-        Without a real-time priority that is the class of what started it.
-        """
-        fifo = load.client.fifo
-        wanted = {**self.inherited, **({"scheduling class": f"1 {fifo}"} if fifo else {})}
-        found = [
-            f"{fact} was {value} at its end, not {wanted[fact]}"
-            for fact, value in self.own.items()
-            if value != wanted[fact]
-        ]
-        if not cpu_set(self.cpus) <= cpu_set(load.cpus):
-            found.append(f"allowed CPUs were {self.cpus} at its end, not {load.cpus}")
-        elif self.migrations and len(cpu_set(load.cpus)) == 1:
-            found.append("it was on another CPU meanwhile")
-        return [f"client {load.name}: {text}" for text in found]
-
-
-@dataclass
 class Window:
-    """The outcome of a window.
-
-    `texts` are ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load, and ``line``, from what
-    timed a cache line. `ends` are clients as they ended, as far as that is known. `before` and
-    `after` are the observations; `snapshots` are in the kernels.
-    """
+    """The outcome of a window; its snapshots are in the kernels."""
 
     #: The job, with the status of the first load that failed, and the errors of all.
     job: Result
+    #: ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load, and ``line``, of a cache line.
     texts: dict[str, str]
-    ends: dict[str, End]
+    #: Clients as they ended, empty where that is not known.
+    ends: dict[str, dict[str, Any]]
+    #: The observations.
     before: Facts
     after: Facts
     #: How often the harness ran meanwhile, and interruptions of its machine, in words.
-    wakeups: int
-    flags: list[str] = field(default_factory=list)
+    wakeups: int = 0
+    flags: Sequence[str] = ()
     #: The time of the last snapshot, as the kernel counts since the boot.
     ended: float = 0.0
 
@@ -129,62 +97,46 @@ def measure(
     again before it.
     """
     own, *others = kernels
-    limit = 2 * max(load.client.seconds for load in loads) + 20
-    place = {"folder": folder, "folders": [load.folder for load in loads if load.folder]}
+    limit, before = 2 * max(load.client.seconds for load in loads) + 20, dict(seen or {})
+    made = [load.folder for load in loads if load.folder]
+    place: dict[str, Any] = {"folder": folder, "folders": made}
     logs = {f"{load.name}.log": (load.log, load.client.log_rows or 0) for load in loads}
-    before = dict(seen or {})
-    unseen = [
-        {name: reading for name, reading in kernel.readings.items() if name not in before}
-        for kernel in kernels
-    ]
+    runs = {load.name: (load.outside or load.cpus, list(load.argv)) for load in loads}
+    job: dict[str, Any] = {"places": own.places, "cache_line": list(cache_line), "loads": runs}
     try:
-        for kernel, readings in zip(others, unseen[1:], strict=True):
-            if readings:
-                before |= kernel.host.call("observe_all", readings=readings)
         for kernel in others:
-            kernel.snapshot(before=True)
-        slept, wakeups, began = suspended(), harness_switches(), time.monotonic()
-        ran = own.host.call(
-            "run_window",
-            **place,
-            label=label,
-            seconds=limit,
-            readings=unseen[0],
-            places=own.places,
-            cache_line=cache_line,
-            loads={load.name: (load.outside or load.cpus, load.argv) for load in loads},
-            timeout=limit + 60,
-        )
-        late, wakeups = time.monotonic() - began - ran["took"], harness_switches() - wakeups
-        slept = suspended() - slept
+            before |= kernel.observe(before)
         for kernel in others:
-            kernel.snapshot(before=False)
-        ended = time.clock_gettime(time.CLOCK_BOOTTIME)
+            kernel.before = kernel.snapshot(before=True)
+        unseen = {name: one for name, one in own.readings.items() if name not in before}
+        options: dict[str, Any] = {"label": label, "seconds": limit, "timeout": limit + 60}
+        switches, *began = harness_switches(), time.monotonic(), boot_time()
+        ran = own.host.call("run_window", **place, **options, **job, readings=unseen)
+        awake, elapsed = time.monotonic() - began[0], boot_time() - began[1]
+        switches = harness_switches() - switches
+        for kernel in others:
+            kernel.after = kernel.snapshot(before=False)
+        ended = boot_time()
         left = own.host.call("collect", **place, readings=own.readings, logs=logs, timeout=600)
         after = dict(left["seen"])
         for kernel in others:
-            after |= kernel.host.call("observe_all", readings=kernel.readings)
+            after |= kernel.observe()
     except BaseException:
         Job(own.host, folder).remove()
         raise
-    own.before, own.after, texts, ends = ran["before"], ran["after"], left["texts"], {}
+    # The agent has read the ends of its own children.
+    own.before, own.after, texts, ends = ran["before"], ran["after"], left["texts"], ran["ends"]
     for load in loads:
-        error = f"{load.name}.err"
         if load.outside:
-            texts[error], record = taken_end(texts[error])
-        else:
-            record = ran["ends"][load.name]
-        if record and (end := end_of(record)):
-            ends[load.name] = end
+            texts[f"{load.name}.err"], ends[load.name] = taken_end(texts[f"{load.name}.err"])
     stderr = "\n".join(filter(None, (texts[f"{load.name}.err"] for load in loads))).strip()
     done = Result(("job",), own.host.name, ran["status"], "", stderr, ran["seconds"], ran["late"])
-    found = Window(done, texts, ends, before | ran["seen"], after, wakeups, ended=ended)
+    late, slept, flags = awake - ran["took"], elapsed - awake, []
     if slept > 0.5:
-        found.flags.append(f"this machine was suspended for {slept:.0f} s in the window")
+        flags.append(f"this machine was suspended for {slept:.0f} s in the window")
     if late > LATE:
-        what = f"labkit was stopped for {late:.0f} s in the window or just after it"
-        found.flags.append(what)
-    return found
+        flags.append(f"labkit was stopped for {late:.0f} s in the window or just after it")
+    return Window(done, texts, ends, before | ran["seen"], after, switches, flags, ended)
 
 
 def guarded(argv: Sequence[str]) -> list[str]:
@@ -192,62 +144,68 @@ def guarded(argv: Sequence[str]) -> list[str]:
     return list(script(_GUARD, *argv))
 
 
-def taken_end(stderr: str) -> tuple[str, dict[str, Any] | None]:
-    """Return a client's error stream without what `guarded` has added, and what that says."""
-    match = _ENDED.search(stderr)
-    if match is None:
-        return stderr, None
-    rows = match[1].splitlines()
-    pairs = (row.partition(":") for row in rows)
-    values = {name.strip(): value.strip() for name, _, value in pairs}
-    record = {
-        "cpus": values.get("Cpus_allowed_list"),
-        "migrations": values.get("se.nr_migrations"),
-        "client": rows[0].rpartition(")")[2].split(),
-        "parent": rows[-1].rpartition(")")[2].split(),
-    }
-    return stderr[: match.start()] + stderr[match.end() :], record
+def taken_end(stderr: str) -> tuple[str, dict[str, Any]]:
+    """Return a client's error stream without what `guarded` has added, and what that says.
+
+    That is as the agent's ``end_of``; nothing where the client was gone.
+    """
+    found = _ENDED.search(stderr)
+    if found is None:
+        return stderr, {}
+    rows = found[1].splitlines()
+    values = dict(re.findall(r"^(\S+)\s*:\s*(\S+)", found[1], re.MULTILINE))
+    client, parent = (row.rpartition(")")[2].split() for row in (rows[0], rows[-1]))
+    end = {"client": client, "parent": parent, "cpus": values.get("Cpus_allowed_list", "")}
+    end["migrations"] = values.get("se.nr_migrations", "0")
+    seen = len(client) >= 39 and int(client[6]) & _EXITING and end["cpus"]
+    return stderr[: found.start()] + stderr[found.end() :], end if seen else {}
 
 
-def end_of(record: Mapping[str, Any]) -> End | None:
-    """Return what the agent's ``end_of`` has read of a client; None if it was gone."""
-    client, parent = record["client"], record["parent"]
-    if min(len(client), len(parent)) < 39 or not int(client[6]) & _EXITING or not record["cpus"]:
-        return None
-    cpu_ns = sum(map(int, client[11:15])) * TICK_NS
-    own, inherited = (
+def cpu_ns(end: Mapping[str, Any]) -> int:
+    """Return the CPU time of a client and of what it has waited for."""
+    return sum(map(int, end["client"][11:15])) * TICK_NS
+
+
+def problems_of(load: Load, end: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a client as it ended, by the CPUs and scheduling class of its load.
+
+    Without a real-time priority, the class is that of what started it.
+    """
+    own, wanted = (
         {"nice value": fields[16], "scheduling class": f"{fields[38]} {fields[37]}"}
-        for fields in (client, parent)
+        for fields in (end["client"], end["parent"])
     )
+    if load.client.fifo:
+        wanted["scheduling class"] = f"1 {load.client.fifo}"
+    found = [
+        f"{fact} was {value} at its end, not {wanted[fact]}"
+        for fact, value in own.items()
+        if value != wanted[fact]
+    ]
+    if not cpu_set(end["cpus"]) <= cpu_set(load.cpus):
+        found.append(f"allowed CPUs were {end['cpus']} at its end, not {load.cpus}")
     # The agent leaves it out where the kernel does not count it.
-    return End(record["cpus"], int(record.get("migrations") or 0), cpu_ns, own, inherited)
+    elif int(end.get("migrations", 0)) and len(cpu_set(load.cpus)) == 1:
+        found.append("it was on another CPU meanwhile")
+    return [f"client {load.name}: {text}" for text in found]
 
 
 def check_unchanged(found: Window, loads: Sequence[Load], servers: Mapping[str, Server]) -> None:
     """Raise `ManipulationError` unless all that was set up held to the end of a window."""
     for name, last in found.after.items():
         first = found.before[name]
-        if name in servers:
-            if servers[name].ends_with_client and last["state"] == "ended":
+        if server := servers.get(name):
+            if server.ends_with_client and last["state"] == "ended":
                 last = first
             # What was set up since it was verified changes the host.
             first = first | {
                 fact: text
-                for fact, text in servers[name].verification.items()
+                for fact, text in server.verification.items()
                 if not fact.endswith("of the host") and not fact.startswith("setting ")
             }
         verify.check_unchanged(name, first, last)
-    ends = ((load, found.ends[load.name]) for load in loads if load.name in found.ends)
-    raise_changed([text for load, end in ends for text in end.problems(load)])
-
-
-def check_group(name: str, group_ns: float, used_ns: float) -> None:
-    """Raise `ManipulationError` if a control group counted less CPU time than was used inside it.
-
-    The allowances are for the ticks of what clients have used.
-    """
-    text = f"{name}: its control group used {group_ns / 1e9:.2f} s of CPU time, what ran inside "
-    raise_changed([f"{text}{used_ns / 1e9:.2f} s"] * (used_ns > 1.05 * group_ns + 5 * TICK_NS))
+    ends = ((load, found.ends.get(load.name)) for load in loads)
+    raise_changed([text for load, end in ends if end for text in problems_of(load, end)])
 
 
 def raise_changed(changes: list[str]) -> None:
@@ -256,9 +214,9 @@ def raise_changed(changes: list[str]) -> None:
     verify.raise_different("the trial was not as set up in the window", changes, why=why)
 
 
-def suspended() -> float:
-    """Return for how many seconds this machine was suspended since its boot."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+def boot_time() -> float:
+    """Return the seconds since the boot, as the hosts count: also while this machine slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def drivers() -> list[int]:

@@ -181,8 +181,12 @@ def placed(
     cpus: str,
     label: str,
     logs: dict[str, str] | None = None,
+    name: str = "server",
 ) -> Iterator[Server]:
-    """Run a workload in its placement, verified, for the duration of a ``with`` block."""
+    """Run a workload in its placement, verified, for the duration of a ``with`` block.
+
+    What it printed is in `logs` then, as ``NAME.log``.
+    """
     instance = Instance(target, placement, workload, cpus, label)
     try:
         started = engine.start(instance)
@@ -207,7 +211,7 @@ def placed(
     finally:
         try:
             if logs is not None:
-                logs["server.log"] = engine.logs(instance)
+                logs[f"{name}.log"] = engine.logs(instance)
         finally:
             try:
                 engine.stop(instance)

@@ -271,7 +271,7 @@ def test_the_profiles_ask_answer_the_headline_of_their_page_in_their_time(study,
     assert plan.seconds <= 145 and not plan.design.infeasible
     # The page's cells, but for what they display, on what the reference has of these conditions.
     campaign = labkit.load(REFERENCE / study.partition("-")[2])
-    asked = [{name: str(level) for name, level in one.levels} for one in plan.design.conditions]
+    asked = [one.texts for one in plan.design.conditions]
     levels = campaign.trials[[*asked[0]]].astype(str).to_dict("records")
     part = replace(campaign)
     part.__dict__["trials"] = campaign.trials[[one in asked for one in levels]]

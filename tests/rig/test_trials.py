@@ -70,13 +70,8 @@ def test_a_client_inside_a_placement_has_its_cpus_namespaces_and_own_log(
 def test_loads_of_one_window_run_at_the_same_time(make_trial):
     trial = make_trial(HOST)
     with trial.serve(waiting("net"), HOST) as server:
-        measurements = trial.measure_all(
-            {
-                "first": (shell(MEET, "first", "second"), server),
-                "second": (shell(MEET, "second", "first", bulky=True), server),
-            }
-        )
-    assert set(measurements) == {"first", "second"}
+        first, second = shell(MEET, "1", "2"), shell(MEET, "2", "1", bulky=True)
+        trial.measure_all({"first": (first, server), "second": (second, server)})
     assert trial.logs["first.out"] == "met\n"
     assert "second.out" not in trial.logs and "second.err" in trial.logs
 
@@ -84,42 +79,34 @@ def test_loads_of_one_window_run_at_the_same_time(make_trial):
 def test_a_neighbour_has_its_own_columns(lab, make_trial):
     """Both compute all the time on one CPU, with twice as many shares for the first."""
     first, second = docker("host", Limits(shares=1024)), docker("host", Limits(shares=512))
-    trial = make_trial(first)
-    clock_place = {"name": "clock", "cpus": lab.cpu_map["generator"]}
+    trial, place = make_trial(first), {"name": "clock", "cpus": lab.cpu_map["generator"]}
     with (
         trial.serve(BUSY, first),
         trial.serve(BUSY, second, name="neighbour") as server,
-        trial.serve(waiting("net"), HOST, **clock_place) as clock,
+        trial.serve(waiting("net"), HOST, **place) as clock,
     ):
         trial.measure(shell("sleep 2"), inside=clock)
         assert trial.record["verifications"]["neighbour"]["allowed CPUs"] == lab.cpu_map["sut"]
         assert server.pid != clock.pid
-    mechanisms = trial.mechanisms
-    cpu, neighbour = mechanisms["cpu_ns"], mechanisms["neighbour_cpu_ns"]
+    found = trial.mechanisms
     # Other work on that CPU takes time from both, and changes neither their ratio nor its idle
     # time.
-    assert cpu / neighbour == pytest.approx(2, rel=0.3)
-    assert mechanisms["cpu_use"] + mechanisms["neighbour_cpu_use"] < 1.1
-    assert mechanisms[f"cpu{lab.cpu_map['sut']}_idle"] < 0.1
-    assert mechanisms["group_cpu_ns"] == pytest.approx(cpu, rel=0.2)
-    assert mechanisms["neighbour_group_cpu_ns"] == pytest.approx(neighbour, rel=0.2)
+    assert found["cpu_ns"] / found["neighbour_cpu_ns"] == pytest.approx(2, rel=0.3)
+    assert found["cpu_use"] + found["neighbour_cpu_use"] < 1.1
+    assert found[f"cpu{lab.cpu_map['sut']}_idle"] < 0.1
+    for side in ("", "neighbour_"):
+        assert found[f"{side}group_cpu_ns"] == pytest.approx(found[f"{side}cpu_ns"], rel=0.2)
 
 
 @pytest.mark.parametrize("program", ["true", "no-such-program"])
 def test_containers_are_started_in_a_loop(make_trial, program):
-    trial = make_trial(HOST)
-    place = docker("host", Limits(shares=512))
-    with (
-        trial.serve(waiting("net"), HOST) as server,
-        trial.churn(Workload((program,), 0), place) as churn,
-    ):
+    trial, place = make_trial(HOST), docker("host", Limits(shares=512))
+    looped = trial.churn(Workload((program,), 0), place)
+    with trial.serve(waiting("net"), HOST) as server, looped as churn:
         trial.measure(shell("sleep 1"), inside=server)
     assert trial.mechanisms["churn_containers"] == churn.count
     flags = [flag for flag in trial.record["flags"] if flag.startswith("churn: ")]
-    if program == "true":
-        assert churn.count >= 1 and not flags
-    else:
-        assert program in flags[0]
+    assert churn.count >= 1 and not flags if program == "true" else program in flags[0]
 
 
 def test_another_program_that_is_busy_is_a_flag(make_trial):
@@ -166,20 +153,17 @@ def test_a_real_time_class_is_set_and_read_back(lab, make_trial, placement):
     assert "SCHED_FIFO" in found.flags[0] and "priority: 50\n" in found.flags[0]
 
 
-CALLS = 1_000
-
-
 @pytest.mark.parametrize("placement", [HOST, bare("cgroup")], ids=str)
 def test_a_quota_below_the_cpu_use_makes_calls_wait_for_the_next_period(make_trial, placement):
-    limited = placement.limited(quota_us=1_000, period_us=10_000)
+    limited, calls = placement.limited(quota_us=1_000, period_us=10_000), 1_000
     trial = make_trial(limited)
     with trial.serve(thrift_rpc.server(), limited) as server:
-        measurement = trial.measure(thrift_rpc.client(server.address, calls=CALLS, share=0.1))
+        measurement = trial.measure(thrift_rpc.client(server.address, calls=calls, share=0.1))
     found, metrics = trial.mechanisms, measurement.metrics
     slow = metrics["slow_calls"] + metrics["slow_warmup"]
-    assert len(measurement.samples["latency_ns"]) == CALLS
+    assert len(measurement.samples["latency_ns"]) == calls
     assert not any("protocol" in flag for flag in measurement.flags)
-    assert found["cpu_ns"] > CALLS * 1_000  # a call costs more than 1 us of CPU
+    assert found["cpu_ns"] > calls * 1_000  # a call costs more than 1 us of CPU
     assert found["nr_throttled"] > 10 and slow >= 0.5 * found["nr_throttled"]
     assert found["cpu_ns"] / (metrics["elapsed_ns"] + metrics["warmup_ns"]) < 0.13
 

@@ -14,7 +14,6 @@ from labkit.pcap import read
 from labkit.tools.base import Measurement
 
 SECOND = 10**9
-KINDS = ("count", "unloaded", "loaded")
 
 
 @pytest.fixture(scope="module")
@@ -35,33 +34,36 @@ def window(start, numbers, step, wait, lost=()):
     ]
 
 
-RATES = {"packets_per_s": 9_000.0, "sent_per_s": 10_000.0}
-
-
-def chain_with(settle=0.0, flag=lambda *texts: None):
-    return SimpleNamespace(settle=settle, trial=SimpleNamespace(flag=flag))
-
-
-def captured(*windows):
+def split(study, *windows):
+    """Return arrivals and departures of both windows of a capture."""
     summary = "0 packets captured\n0 packets dropped by kernel\n"
-    return read(pcap(sorted(itertools.chain.from_iterable(windows))), summary).packets
+    stamped = sorted(itertools.chain.from_iterable(windows))
+    return study.split_windows(read(pcap(stamped), summary).packets)
+
+
+SLOW = window(5 * SECOND, range(1, 101), 10**6, 50_000)
+
+
+def latencies(study, second, *, sent=300.0, arrived=300.0, settle=0.0):
+    """Return the latencies of the windows `SLOW` and `second`, and the flags."""
+    flags, parts = [], split(study, SLOW, second)
+    trial = SimpleNamespace(flag=lambda *texts: flags.extend(texts))
+    counts = {"sent": sent, "arrived": arrived, "packets_per_s": 9_000.0, "sent_per_s": 10_000.0}
+    found = study.latencies(
+        SimpleNamespace(settle=settle, trial=trial),
+        dict(zip(("unloaded", "loaded"), parts, strict=True)),
+        {"unloaded": {"sent": 100.0, "arrived": 100.0}, "loaded": counts},
+    )
+    assert not flags and found["latency_ns_mean"] == found["latency_ns_max"] == 50_000
+    return found
 
 
 def test_the_two_windows_of_a_capture_are_told_apart(study):
-    first = window(5 * SECOND, range(1, 101), 10**6, 50_000)
     # The first packets of a window wait for a neighbour's address, and come behind later ones.
     second = window(6 * SECOND, [9, 10, *range(1, 9), *range(11, 301)], 10**5, 10**7, lost=(7,))
-    (one, out), (two, back) = study.split_windows(captured(first, second))
+    (one, out), (two, back) = split(study, SLOW, second)
     assert (len(one), len(out), len(two), len(back)) == (100, 100, 300, 299)
-    found = study.latencies(
-        chain_with(settle=0.0, flag=lambda *texts: texts == () or pytest.fail(str(texts))),
-        {"unloaded": (one, out), "loaded": (two, back)},
-        {
-            "unloaded": {"sent": 100.0, "arrived": 100.0},
-            "loaded": {"sent": 300.0, "arrived": 299.0} | RATES,
-        },
-    )
-    assert found["latency_ns_mean"] == found["latency_ns_max"] == 50_000
+    found = latencies(study, second, arrived=299.0)
     assert found["loaded_latency_ns_mean"] == found["loaded_latency_ns_p99"] == 10**7
     assert found["paired_share"] == 1.0 and found["loaded_paired_share"] == pytest.approx(299 / 300)
     assert found["loaded_seen_share"] == 1.0 and found["loaded_packets_per_s"] == 9_000.0
@@ -72,61 +74,34 @@ def test_the_two_windows_of_a_capture_are_told_apart(study):
 def test_packets_that_came_before_the_queues_were_full_do_not_count(study):
     early = window(6 * SECOND, range(1, 101), 10**5, 10)
     later = window(6 * SECOND + 10**7, range(101, 301), 10**5, 10**7)
-    parts = study.split_windows(
-        captured(window(5 * SECOND, range(1, 101), 10**6, 50_000), [*early, *later])
-    )
-    counts = {"sent": 300.0, "arrived": 300.0} | RATES
-    found = study.latencies(
-        chain_with(settle=0.01),
-        dict(zip(("unloaded", "loaded"), parts, strict=True)),
-        {"unloaded": counts, "loaded": counts},
-    )
+    found = latencies(study, [*early, *later], settle=0.01)
     assert found["loaded_latency_ns_min"] == found["loaded_latency_ns_max"] == 10**7
     assert found["loaded_paired_share"] == 1.0
 
 
-def test_long_chains_are_offered_what_the_generator_can_send(study):
-    offered = {
-        (chain, payload): study.offered_rate(payload, chain, study.offered, 0.3)
-        for chain in (1, 20)
-        for payload in (28, 1454)
-    }
-    assert offered == {(1, 28): 132_978, (1, 1454): 82_236, (20, 28): 39_893, (20, 1454): 24_671}
-
-
-@pytest.mark.parametrize(
-    "windows",
-    [
-        [window(SECOND, range(1, 50), 10**6, 10)],
-        [window(SECOND, range(1, 50), 10**6, 10), window(2 * SECOND, range(1, 50), 10**9, 10)],
-        [],
-    ],
-    ids=["one window", "a longer pause within", "nothing"],
-)
-def test_windows_that_are_not_told_apart_are_an_error(study, windows):
-    if len(windows) == 2:  # the longest pause lies in the second: its first packet is the first's
-        windows.append(window(3 * SECOND // 2, range(1, 3), 10**6, 10))
-    with pytest.raises(ToolOutput, match="not told apart"):
-        study.split_windows(captured(*windows))
-
-
 def test_a_chain_that_lets_nothing_through_has_no_latency(study):
-    (one, out), (two, back) = study.split_windows(
-        captured(
-            window(5 * SECOND, range(1, 101), 10**6, 50_000),
-            window(6 * SECOND, range(1, 301), 10**5, 10, lost=range(1, 301)),
-        )
-    )
-    found = study.latencies(
-        chain_with(settle=0.0),
-        {"unloaded": (one, out), "loaded": (two, back)},
-        {
-            "unloaded": {"sent": 100.0, "arrived": 100.0},
-            "loaded": {"sent": 300.0, "arrived": 0.0} | RATES,
-        },
-    )
+    second = window(6 * SECOND, range(1, 301), 10**5, 10, lost=range(1, 301))
+    found = latencies(study, second, arrived=0.0)
     assert found["loaded_paired_share"] == 0.0 and found["loaded_loss"] == 1.0
-    assert "loaded_latency_ns_mean" not in found and found["latency_ns_mean"] == 50_000
+    assert "loaded_latency_ns_mean" not in found
+
+
+def test_long_chains_are_offered_what_the_generator_can_send(study):
+    cases = itertools.product((1, 20), (28, 1454))
+    offered = [study.offered_rate(size, chain, study.offered, 0.3) for chain, size in cases]
+    assert offered == [132_978, 82_236, 39_893, 24_671]
+
+
+FEW = window(SECOND, range(1, 50), 10**6, 10)
+#: The longest pause lies in the second window: its first packet is the first's.
+LATE = [window(3 * SECOND // 2, range(1, 3), 10**6, 10)]
+LATE.append(window(2 * SECOND, range(1, 50), 10**9, 10))
+
+
+@pytest.mark.parametrize("windows", [[FEW], [FEW, *LATE], []], ids=["one", "a longer pause", "no"])
+def test_windows_that_are_not_told_apart_are_an_error(study, windows):
+    with pytest.raises(ToolOutput, match="not told apart"):
+        split(study, *windows)
 
 
 class Carrying(SimpleNamespace):
@@ -154,8 +129,8 @@ class Carrying(SimpleNamespace):
 @pytest.fixture
 def chain(study):
     trial = Carrying(begun=[], rates=[], capacity=40_000)
-    sink, seconds = SimpleNamespace(address="198.18.0.2", pid=1), dict.fromkeys(KINDS, 1)
     rates = {"count": {28: 50_000}, "unloaded": {28: 1_000}, "loaded": {28: 50_000}}
+    sink, seconds = SimpleNamespace(address="198.18.0.2", pid=1), dict.fromkeys(rates, 1)
     return study.Chain(trial, "198.18.0.3", sink, {}, rates, seconds, 0.5)
 
 
@@ -164,10 +139,8 @@ def test_the_search_is_bounded_and_finds_what_is_carried(study, chain, steps, ca
     chain.trial.capacity = capacity
     found = study.lossless(chain, 28, {"lowest": 1_000, "highest": 200_000, "steps": steps})
     assert len(chain.trial.rates) == 2 * steps
-    if not steps:
-        assert found == {}
-    elif capacity < 1_000:
-        assert found == {"lossless_per_s": 0.0}
+    if not steps or capacity < 1_000:
+        assert found == ({"lossless_per_s": 0.0} if steps else {})
     else:
         # Bisection of a ratio of 200 in so many steps leaves this factor open.
         left = 200 ** (0.5**steps)
@@ -194,10 +167,10 @@ def test_every_hop_is_told_the_next_one_before_any_stands(study):
 
     trial, sink = SimpleNamespace(address=address), SimpleNamespace(address="198.18.0.2")
     hops = study.hops(trial, "docker macvlan", 3, 2, sink)
-    assert [one["name"] for one in hops] == ["hop00", "hop01", "hop02"]
-    assert [one["at"] for one in hops] == ["", "peer", ""]
-    ends = [(one["workload"].argv[-2], one["workload"].argv[-1]) for one in hops]
-    assert ends == [
+    assert [(one["name"], one["at"]) for one in hops] == [
+        *(("hop00", ""), ("hop01", "peer"), ("hop02", "")),
+    ]
+    assert [one["workload"].argv[-2:] for one in hops] == [
         ("UDP4-RECV:20000", "UDP4-SENDTO:198.18.0.5:20001"),
         ("UDP4-RECV:20001", "UDP4-SENDTO:198.18.0.22:20002"),
         ("UDP4-RECV:20002", "UDP4-SENDTO:198.18.0.2:19999"),

@@ -16,7 +16,7 @@ import pytest
 
 from labkit.campaign import window
 from labkit.campaign.counters import Kernel
-from labkit.campaign.window import End, Load, Window
+from labkit.campaign.window import Load, Window
 from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost, Result
 from labkit.runtimes import Server
@@ -99,16 +99,15 @@ def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(
 # Clients as they ended, inside a placement read by the shell that starts them there.
 
 
-def ended(*argv: str) -> tuple[str, End | None, int | None]:
+def ended(*argv: str) -> tuple[str, dict[str, Any], int | None]:
     result = LocalHost().run(*window.guarded(argv), check=False)
-    stderr, record = window.taken_end(result.stderr)
-    return stderr, window.end_of(record) if record else None, result.status
+    return *window.taken_end(result.stderr), result.status
 
 
 def test_a_guarded_client_keeps_its_status_and_streams() -> None:
     stderr, end, status = ended("sh", "-c", "echo no >&2; exit 3")
     assert (stderr, status) == ("no\n", 3)
-    assert end is not None and end.own == end.inherited and end.problems(load("tool")) == []
+    assert window.problems_of(load("tool"), end) == []
     assert LocalHost().run(*window.guarded(["echo", "yes"])).stdout == "yes\n"
     assert ended("sh", "-c", "kill -9 $$")[2] == 137
 
@@ -125,14 +124,17 @@ def test_a_client_that_ends_at_once_is_read_before_it_is_reaped() -> None:
 def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
     move = f"taskset -pc {OTHER} $$ >&2; chrt --batch --pid 0 $$ >&2"
     _, end, _ = ended("taskset", "-c", ONE, "sh", "-c", move)
-    assert end is not None
-    problems = end.problems(load("tool", cpus=ONE))
+    problems = window.problems_of(load("tool", cpus=ONE), end)
     assert re.match("client tool: scheduling class was .* at its end, not ", problems[0])
     assert problems[1] == f"client tool: allowed CPUs were {OTHER} at its end, not {ONE}"
     back = f"taskset -pc {OTHER} $$; taskset -pc {ONE} $$"
     _, end, _ = ended("taskset", "-c", ONE, "sh", "-c", back)
-    assert end is not None and end.migrations >= 2
-    assert end.problems(load("a", cpus=ONE)) == ["client a: it was on another CPU meanwhile"]
+    assert int(end["migrations"]) >= 2
+    found = window.problems_of(load("a", cpus=ONE), end)
+    assert found == ["client a: it was on another CPU meanwhile"]
+    # Not every kernel counts them.
+    del end["migrations"]
+    assert window.problems_of(load("a", cpus=ONE), end) == []
 
 
 def test_the_agent_reads_the_end_and_the_time_of_its_own_child(tmp_path: Path) -> None:
@@ -140,12 +142,9 @@ def test_the_agent_reads_the_end_and_the_time_of_its_own_child(tmp_path: Path) -
     busy = load("tool", "sh", "-c", "(ulimit -t 1; while :; do :; done) || true", cpus=ONE)
     found, _ = run(tmp_path, busy)
     end = found.ends["tool"]
-    assert end.cpu_ns >= 0.1e9 and end.problems(load("tool", cpus=ONE)) == []
-    (problem,) = end.problems(load("tool", cpus=ONE, fifo=10))
+    assert window.cpu_ns(end) >= 0.1e9 and window.problems_of(busy, end) == []
+    (problem,) = window.problems_of(load("tool", cpus=ONE, fifo=10), end)
     assert re.match("client tool: scheduling class was .* at its end, not 1 10", problem)
-    window.check_group("server", end.cpu_ns, end.cpu_ns)
-    with pytest.raises(ManipulationError, match=r"server: its control group used 0.30 s of CPU"):
-        window.check_group("server", 0.3e9, 1e9)
 
 
 # What changes in a window.
@@ -172,6 +171,6 @@ def test_what_changes_in_a_window_is_an_error(
     before, links = {"server": VERIFIED | first}, {"host sut": {"lab0": "up"}}
     after = {"server": VERIFIED | first | last} | links
     done = Result(("job",), "sut", 0, "", "", 1.0)
-    found = Window(done, {}, {}, before | links, after, 0)
+    found = Window(done, {}, {}, before | links, after)
     with pytest.raises(ManipulationError, match=said) if said else nullcontext():
         window.check_unchanged(found, [], {"server": server})
