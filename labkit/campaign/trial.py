@@ -225,7 +225,7 @@ class Trial:
             "commands": self._commands,
             "flags": self._flags,
             "mechanisms": self.counters | self._repeated,
-            **({"verification": main} if main is not None else {}),
+            **({"verification": main} if main else {}),
             **({"verifications": others} if others else {}),
             **self._kept,
         }
@@ -345,11 +345,11 @@ class Trial:
             measurements[load.name] = load.client.parse(*texts)
             if load.client.samples_in_stdout:
                 self.logs.pop(f"{load.name}.out")
-        enclosing = next((inside for _, inside in clients.values() if inside), None)
-        cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
-        messages = sum(one.messages for one in measurements.values())
         counted, self._kept["evidence"], flags = counters.account(
-            [*kernels.values()], messages=messages, cpus=cpus, seconds=found.ended - self._began
+            [*kernels.values()],
+            messages=sum(one.messages for one in measurements.values()),
+            cpus=(loads[0].cpus, main.cpus),
+            seconds=found.ended - self._began,
         )
         self.counters |= {"harness_wakeups": found.wakeups} | counted
         self.counters |= self.rig.cache_line_of(found.texts["line"])

@@ -1,8 +1,7 @@
 """The measured window: what is observed and counted on every host before and after the loads.
 
-The loads run on one host, while the harness sleeps. A client runs only within the
-window, so that no observation before or after it finds one: as it ends, its parent reads its CPUs,
-class and CPU time before it reaps it.
+The loads run on one host, while the harness sleeps. No observation before or after a window finds a
+client: as it ends, its parent reads its CPUs, class and CPU time before it reaps it.
 """
 
 from __future__ import annotations
