@@ -1,7 +1,5 @@
 """The counters of a window: snapshots of this machine, their differences, and broken rules."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -22,14 +20,14 @@ MINE = os.getpid()
 
 
 @pytest.fixture
-def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def proc(monkeypatch):
     """The text of every file that is read, by its path."""
     texts: dict[str, str] = {}
     monkeypatch.setattr(agent, "read", lambda path: texts.get(path, "").strip())
     return texts
 
 
-def test_the_program_on_a_host_takes_a_snapshot() -> None:
+def test_the_program_on_a_host_takes_a_snapshot():
     found = LocalHost().call("snapshot", places={"": MINE, "other": MINE}, before=False)
     assert found["clock_ns"] > 0 and found["cpu"]["cpu"][3] > 0 and found["context_switches"] > 0
     assert found["ran_ns"] > 0 and found["beside"]["other"]["ran_ns"] >= found["ran_ns"]
@@ -38,7 +36,7 @@ def test_the_program_on_a_host_takes_a_snapshot() -> None:
     assert len(own) == 1 and own[0][3] > 0
 
 
-def test_what_a_kernel_does_not_count_is_missing(proc: dict[str, str]) -> None:
+def test_what_a_kernel_does_not_count_is_missing(proc):
     proc["/proc/uptime"] = "9.0 1.0"
     found = agent.snapshot({"": 7_000_000}, before=True)
     assert not {"context_switches", "voluntary", "migrations", "last_cpu", "ran_ns"} & set(found)
@@ -47,7 +45,7 @@ def test_what_a_kernel_does_not_count_is_missing(proc: dict[str, str]) -> None:
     assert set(counters.mechanisms(kernel, 9)) <= {"idle_exits"}
 
 
-def test_counters_of_a_control_group_have_one_unit(proc: dict[str, str]) -> None:
+def test_counters_of_a_control_group_have_one_unit(proc):
     proc["/v2/cpu.stat"] = "usage_usec 5\nnr_periods 4\nnr_throttled 2\nthrottled_usec 3\n"
     throttling = {"nr_periods": 4, "nr_throttled": 2, "throttled_time": 3000}
     assert agent.group_counters("/v2") == {"group_ns": 5000, "throttling": throttling}
@@ -57,7 +55,7 @@ def test_counters_of_a_control_group_have_one_unit(proc: dict[str, str]) -> None
     assert agent.group_counters("/v0") == {}
 
 
-def test_packets_and_rps_interrupts_of_each_cpu(proc: dict[str, str]) -> None:
+def test_packets_and_rps_interrupts_of_each_cpu(proc):
     row = "{:08x} 00000001 00000000 0 0 0 0 0 0 {:08x} 0 0 {:08x} 0 0\n"
     proc["/proc/7/net/softnet_stat"] = row.format(10, 3, 0) + row.format(2, 7, 2)
     found = agent.server_counters(7)
@@ -68,7 +66,7 @@ def test_packets_and_rps_interrupts_of_each_cpu(proc: dict[str, str]) -> None:
     assert not {"packets", "rps_ipis"} & set(agent.server_counters(7))
 
 
-def test_the_drops_of_each_host_s_sockets_are_counted() -> None:
+def test_the_drops_of_each_host_s_sockets_are_counted():
     """The same socket is counted as that of three hosts."""
     places = {GENERATOR: "sink", SUT: "", PEER: "hop01"}
     kernels = [Kernel(host, {name: MINE}) for host, name in places.items()]
@@ -106,7 +104,7 @@ LATER |= {"throttling": {"nr_throttled": 8, "nr_periods": 24}, "Udp.RcvbufErrors
 LATER |= {"sockets": {"11": 4, "12": 6}, "clock_ns": 2000, "ran_ns": 330, "last_cpu": 1}
 
 
-def test_differences_by_hand() -> None:
+def test_differences_by_hand():
     kernel = Kernel(SUT, {}, {}, EARLIER, LATER)
     wanted = {"context_switches": 2.0, "server_switches": 1.0, "idle_exits": 1.0, "migrations": 1}
     wanted |= {"softirq_net_rx": 2.0, "softirq_net_tx": 0.0, "softirqs": 2.0}
@@ -124,13 +122,13 @@ def test_differences_by_hand() -> None:
 NOTHING = {"cpu": {}, "clock_ns": 0}
 
 
-def test_other_programs_by_hand() -> None:
+def test_other_programs_by_hand():
     programs = [[7, 5, "make", 100], [10, 400, "weaver", 50], [11, 99_500, "server", 10]]
     programs += [[12, 8, "ended", 3], [13, 8, "was", 3]]
     later = [[7, 5, "make", 250], [10, 400, "weaver", 150], [11, 99_500, "server", 190]]
     later += [[13, 100_050, "came", 90]]
 
-    def kernel(**more: int) -> Kernel:
+    def kernel(**more):
         before = NOTHING | {"uptime": 1000.0, "programs": programs}
         after = NOTHING | {"uptime": 1002.0, "programs": later, "clock_ns": 5} | more
         return Kernel(SUT, {"": 1}, {}, before, after)
@@ -153,7 +151,7 @@ def test_other_programs_by_hand() -> None:
 ENDS = {"cpu0": [30, 10, 20, 10, -5, 5, 15, 10], "cpu1": [10, 0, 10, 60, 20, 0, 0, 0]}
 
 
-def test_the_cpu_use_of_both_sides_by_hand() -> None:
+def test_the_cpu_use_of_both_sides_by_hand():
     found = counters.cpu_sides((ENDS, "0"), (ENDS, "1"))
     wanted = {"client_cpu": 0.8, "client_cpu_user": 0.4, "client_cpu_kernel": 0.4}
     wanted |= {"client_cpu_steal": 0.1, "client_cpu_softirq": 0.15, "client_kernel_to_user": 1.0}
@@ -179,6 +177,6 @@ IMPOSSIBLE = {"group_cpu_use": 902.0, "group_cpu_ns": 9e11, "cpu0_idle": 0.0, "c
         (IMPOSSIBLE, "impossible: group_cpu_use is 902.00 of 2 CPUs"),
     ],
 )
-def test_broken_validity_rules_are_flags(found: dict[str, float], flag: str) -> None:
+def test_broken_validity_rules_are_flags(found, flag):
     assert counters.validity(found) == [flag]
     assert counters.validity({"migrations": 9, "steal_worst": 0.001}) == []

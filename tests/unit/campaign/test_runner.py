@@ -1,7 +1,5 @@
 """The runner on a plan without hosts: order, retries, resuming, giving up, progress, and files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -11,7 +9,6 @@ import re
 import tempfile
 import termios
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,11 +21,10 @@ from hypothesis import strategies as st
 
 from labkit.campaign import runner, study
 from labkit.campaign.runner import Store, write_json, write_samples
-from labkit.campaign.study import Plan, Study
+from labkit.campaign.study import Study
 from labkit.campaign.treatments import CpuSpeed
-from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
-from labkit.data import KEYS, Campaign, load
+from labkit.data import KEYS, load
 from labkit.errors import (
     CommandFailed,
     CpusDisturbed,
@@ -49,27 +45,27 @@ BOOT = ["boot a"]
 class Nowhere(Rig):
     """A rig without hosts; its facts name the boot."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self):
         return {"sut": {"stable": {}, "volatile": {"boot_id": BOOT[0]}}}
 
 
 @pytest.fixture
-def rig() -> Rig:
+def rig():
     BOOT[0] = "boot a"
     cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1"}
     return Nowhere("nowhere", "virtual", {}, cpus, shared_kernel=True)
 
 
-def measurement(*values: int) -> Measurement:
+def measurement(*values):
     return Measurement({"value_ns": np.array(values, dtype=np.int64)}, {"words": 1.0}, len(values))
 
 
-def plan_of(rig: Rig, protocol: Callable[..., Any], **settings: Any) -> Plan:
+def plan_of(rig, protocol, **settings):
     one = Study("tiny", protocol, {"n": list(range(3))}, {"messages": 3, **settings})
     return one.plan(rig, blocks=2, seed=1)
 
 
-def records(found: Campaign) -> list[dict[str, Any]]:
+def records(found):
     """Return the record of every attempt in the order of the plan."""
     return [json.loads(p.read_text()) for p in sorted(found.path.glob("trials/*/trial.json"))]
 
@@ -77,11 +73,11 @@ def records(found: Campaign) -> list[dict[str, Any]]:
 class Protocol:
     """A protocol whose calls have scripted outcomes: ``c2=error``; else a sample, the level."""
 
-    def __init__(self, **script: Any) -> None:
+    def __init__(self, **script):
         self.script = {int(call[1:]): outcome for call, outcome in script.items()}
         self.seen: list[int] = []
 
-    def __call__(self, trial: Trial, n: int) -> Any:
+    def __call__(self, trial, n):
         self.seen.append(n)
         outcome = self.script.get(len(self.seen), measurement(n))
         if isinstance(outcome, BaseException):
@@ -90,12 +86,12 @@ class Protocol:
 
 
 @pytest.fixture(autouse=True)
-def sources(monkeypatch: pytest.MonkeyPatch) -> None:
+def sources(monkeypatch):
     """A scripted protocol has no source of its own."""
     monkeypatch.setattr(study, "code_digest", lambda function: type(function).__name__)
 
 
-def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_path: Path) -> None:
+def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig, tmp_path):
     protocol = Protocol()
     plan = plan_of(rig, protocol)
     found = plan.run(tmp_path)
@@ -108,7 +104,7 @@ def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_pa
     assert len(protocol.seen) == 6
 
 
-def test_a_resumed_campaign_goes_on_with_the_least_times(rig: Rig, tmp_path: Path) -> None:
+def test_a_resumed_campaign_goes_on_with_the_least_times(rig, tmp_path):
     speed = CpuSpeed("kept")
     plan = plan_of(rig, Protocol(c3=KeyboardInterrupt()), cpu_speed=speed)
     with pytest.raises(KeyboardInterrupt):
@@ -123,7 +119,7 @@ def test_a_resumed_campaign_goes_on_with_the_least_times(rig: Rig, tmp_path: Pat
 
 
 @pytest.mark.parametrize("n", range(1, 7))
-def test_an_interrupted_campaign_is_resumed(rig: Rig, tmp_path: Path, n: int) -> None:
+def test_an_interrupted_campaign_is_resumed(rig, tmp_path, n):
     protocol = Protocol(**{f"c{n}": KeyboardInterrupt()})
     plan = plan_of(rig, protocol)
     with pytest.raises(KeyboardInterrupt, match=f"^{n - 1} of 6 trials are measured") as raised:
@@ -135,9 +131,7 @@ def test_an_interrupted_campaign_is_resumed(rig: Rig, tmp_path: Path, n: int) ->
     assert len(found.trials) == 6 and len(protocol.seen) == 7
 
 
-def test_a_piece_ends_with_a_block_and_the_next_goes_on(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_piece_ends_with_a_block_and_the_next_goes_on(rig, tmp_path, monkeypatch):
     protocol = Protocol()
     # A trial takes 10 s, and a block of three trials 30 s.
     monkeypatch.setattr(runner.time, "monotonic", lambda: 10.0 * len(protocol.seen))
@@ -161,7 +155,7 @@ def test_a_piece_ends_with_a_block_and_the_next_goes_on(
         Measurement({"a": np.array([1]), "b": np.array([1, 2])}),
     ],
 )
-def test_a_protocol_error_is_a_failed_row(rig: Rig, tmp_path: Path, outcome: Any) -> None:
+def test_a_protocol_error_is_a_failed_row(rig, tmp_path, outcome):
     found = plan_of(rig, Protocol(c2=outcome)).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "failed", *["ok"] * 5]
     assert found.trials["trial"].tolist()[1] == found.trials["trial"].tolist()[2]
@@ -172,7 +166,7 @@ def test_a_protocol_error_is_a_failed_row(rig: Rig, tmp_path: Path, outcome: Any
     assert len(list((found.path / "samples.parquet").iterdir())) == 6
 
 
-def test_a_run_ends_after_five_planned_trials_failed_in_a_row(rig: Rig, tmp_path: Path) -> None:
+def test_a_run_ends_after_five_planned_trials_failed_in_a_row(rig, tmp_path):
     bad = runner.GIVE_UP * runner.ATTEMPTS
     failing = {f"c{call}": ValueError(f"call {call}") for call in range(1, bad + 1)}
     protocol = Protocol(**failing)
@@ -189,9 +183,7 @@ def test_a_run_ends_after_five_planned_trials_failed_in_a_row(rig: Rig, tmp_path
     plan_of(rig, Protocol(**failing)).run(tmp_path / "other")
 
 
-def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(rig, tmp_path, monkeypatch):
     (tmp_path / "said").touch()
     monkeypatch.setenv(TERMINAL, str(tmp_path / "said"))
     plan_of(rig, Protocol(c2=ValueError("odd"))).run(tmp_path / "a")
@@ -222,14 +214,14 @@ class Flaky(Nowhere):
 
     left = cuts = 0
 
-    def silent(self) -> dict[str, HostUnreachable]:
+    def silent(self):
         self.left -= 1
         return {"sut": GONE} if self.left >= 0 else {}
 
-    def boots(self) -> dict[str, str]:
+    def boots(self):
         return {"sut": BOOT[0]}
 
-    def remove_trial(self, label: str) -> None:
+    def remove_trial(self, label):
         self.cuts -= 1
         if self.cuts >= 0:
             raise GONE
@@ -237,14 +229,12 @@ class Flaky(Nowhere):
 
 
 @pytest.fixture
-def flaky(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Flaky:
+def flaky(rig, monkeypatch):
     monkeypatch.setattr(runner, "_PAUSE_SECONDS", 0.0)
     return Flaky("flaky", "virtual", {}, rig.cpu_map, shared_kernel=True)
 
 
-def test_a_host_that_does_not_answer_is_waited_for(
-    flaky: Flaky, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_host_that_does_not_answer_is_waited_for(flaky, tmp_path, caplog):
     flaky.left, flaky.patience, flaky.cuts = 3, 60.0, 2
     found = plan_of(flaky, Protocol(c2=GONE)).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "failed", "ok", "ok", "ok", "ok", "ok"]
@@ -254,9 +244,7 @@ def test_a_host_that_does_not_answer_is_waited_for(
 
 
 @pytest.mark.parametrize("error", [HostUnreachable, CpusDisturbed])
-def test_lost_connections_and_moved_cpus_are_not_counted_as_attempts(
-    flaky: Flaky, tmp_path: Path, error: type[LabkitError]
-) -> None:
+def test_lost_connections_and_moved_cpus_are_not_counted_as_attempts(flaky, tmp_path, error):
     found = plan_of(flaky, Protocol(**{f"c{n}": error("") for n in range(2, 8)})).run(tmp_path)
     assert len(found.ok) == 6 and len(found.trials) == 12
     assert found.ok.set_index("trial").loc["b01-p02", "attempt"] == 7
@@ -267,7 +255,7 @@ def test_lost_connections_and_moved_cpus_are_not_counted_as_attempts(
     assert len(protocol.seen) == 5 * runner.LOSSES
 
 
-def test_a_host_that_stays_away_ends_the_campaign(flaky: Flaky, tmp_path: Path) -> None:
+def test_a_host_that_stays_away_ends_the_campaign(flaky, tmp_path):
     flaky.left, flaky.patience = 10**9, 0.001
     with pytest.raises(HostUnreachable, match="waited for 0 s"):
         plan_of(flaky, Protocol(c2=GONE)).run(tmp_path)
@@ -276,10 +264,8 @@ def test_a_host_that_stays_away_ends_the_campaign(flaky: Flaky, tmp_path: Path) 
     assert len(found.ok) == 6
 
 
-def test_a_reboot_ends_the_run_and_the_next_has_a_session_of_its_own(
-    flaky: Flaky, tmp_path: Path
-) -> None:
-    def protocol(trial: Trial) -> Measurement:
+def test_a_reboot_ends_the_run_and_the_next_has_a_session_of_its_own(flaky, tmp_path):
+    def protocol(trial):
         if BOOT[0] == "boot a" and len(list(tmp_path.rglob("trial.json"))) == 2:
             BOOT[0] = "boot b"
             raise CommandFailed("the server is gone")
@@ -292,7 +278,7 @@ def test_a_reboot_ends_the_run_and_the_next_has_a_session_of_its_own(
     assert found.trials["session"].tolist() == [1, 1, 1, 2, 2, 2, 2]
 
 
-def test_the_harness_leaves_the_sut_during_a_run_and_its_wake_ups_are_counted(rig: Rig) -> None:
+def test_the_harness_leaves_the_sut_during_a_run_and_its_wake_ups_are_counted(rig):
     before, switches = os.sched_getaffinity(0), harness_switches()
     with pytest.raises(KeyboardInterrupt), runner.pinned_to_harness(rig):
         assert os.sched_getaffinity(0) == {int(rig.cpu_map["harness"])}
@@ -314,17 +300,17 @@ EXTREMES = st.sampled_from([int(INT64.min), int(INT64.max), 0, -1, 1])
 VALUES = st.lists(st.one_of(st.integers(int(INT64.min), int(INT64.max)), EXTREMES), max_size=300)
 
 
-def begin(tmp_path: Path, plan: dict[str, Any] = PLAN, new: bool = False) -> Store:
+def begin(tmp_path, plan=PLAN, new=False):
     return Store.resume_or_begin(tmp_path / "study", plan, new=new)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path):
     return begin(tmp_path)
 
 
 @given(st.dictionaries(st.text("abc_", min_size=1, max_size=5), VALUES, min_size=1, max_size=2))
-def test_samples_round_trip_exactly(columns: dict[str, list[int]]) -> None:
+def test_samples_round_trip_exactly(columns):
     shortest = min(map(len, columns.values()))
     arrays = {name: np.array(v[:shortest], dtype=np.int64) for name, v in columns.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -337,7 +323,7 @@ def test_samples_round_trip_exactly(columns: dict[str, list[int]]) -> None:
         assert np.array_equal(table[name].to_numpy(), values)
 
 
-def test_json_keeps_numbers_of_numpy_and_refuses_what_is_no_data(tmp_path: Path) -> None:
+def test_json_keeps_numbers_of_numpy_and_refuses_what_is_no_data(tmp_path):
     path = tmp_path / "x.json"
     write_json(path, {"n": np.int64(3), "x": np.float64(0.5)})
     with pytest.raises(AttributeError):
@@ -345,9 +331,7 @@ def test_json_keeps_numbers_of_numpy_and_refuses_what_is_no_data(tmp_path: Path)
     assert json.loads(path.read_text()) == {"format": 2, "n": 3, "x": 0.5}
 
 
-def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(
-    store: Store, tmp_path: Path
-) -> None:
+def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp_path):
     assert begin(tmp_path).path == store.path
     other = PLAN | {"identity": {"settings": {"messages": 4}}}
     with pytest.raises(PlanMismatch, match=r"settings\.messages: 3 -> 4"):
@@ -361,12 +345,12 @@ def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(
         begin(tmp_path, other)
 
 
-def files(store: Store) -> dict[str, bytes]:
+def files(store):
     paths = [path for path in store.path.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(store.path)): path.read_bytes() for path in paths}
 
 
-def test_torn_writes_are_swept_and_whole_trials_stay(store: Store) -> None:
+def test_torn_writes_are_swept_and_whole_trials_stay(store):
     store.add({"rows": [ROW]}, RTT, {"tool.out": "x"})
     before = files(store)
     torn = [".attempt/tool.out", ".attempt/.trial.json.tmp", ".sessions.json.tmp"]
@@ -381,13 +365,13 @@ def test_torn_writes_are_swept_and_whole_trials_stay(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("new", "count"), [(False, 1), (True, 8)])
-def test_a_campaign_is_begun_by_several_at_once(tmp_path: Path, new: bool, count: int) -> None:
+def test_a_campaign_is_begun_by_several_at_once(tmp_path, new, count):
     with ThreadPoolExecutor(8) as pool:
         paths = set(pool.map(lambda _: begin(tmp_path, new=new).path, range(8)))
     assert len(paths) == len(list(tmp_path.glob("study/*/plan.json"))) == count
 
 
-def test_a_campaign_is_measured_by_one_process(store: Store, tmp_path: Path) -> None:
+def test_a_campaign_is_measured_by_one_process(store, tmp_path):
     part, other = store.path / ".attempt", begin(tmp_path)
     with store.locked():
         part.mkdir()
@@ -400,13 +384,11 @@ def test_a_campaign_is_measured_by_one_process(store: Store, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("step", range(13))
-def test_a_trial_appears_complete_or_not_at_all(
-    store: Store, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_a_trial_appears_complete_or_not_at_all(store, monkeypatch, step):
     """Die at each flush to the disk in turn; what is then read is nothing or everything."""
     calls = iter(range(1000))
 
-    def dying(handle: int) -> None:
+    def dying(handle):
         if next(calls) == step:
             raise KeyboardInterrupt
 
@@ -426,13 +408,13 @@ def test_a_trial_appears_complete_or_not_at_all(
     assert load(store.path).samples("rtt_ns")["rtt_ns"].tolist() == [1, 2]
 
 
-def test_attempts_are_in_order_beyond_nine(store: Store) -> None:
+def test_attempts_are_in_order_beyond_nine(store):
     for attempt in range(1, 12):
         store.add({"rows": [{**ROW, "attempt": attempt}]}, {}, {})
     assert [row["attempt"] for row in store.attempts()] == list(range(1, 12))
 
 
-def test_a_boot_is_a_session(store: Store) -> None:
+def test_a_boot_is_a_session(store):
     boots = ["boot a", "boot a", "boot b", "boot a"]  # it was started again in between
     assert [store.session({"n": boot}, boot) for boot in boots] == [1, 1, 2, 3]
     sessions = load(store.path).sessions

@@ -1,12 +1,9 @@
 """Studies and plans: levels by name, treatments, needs of a rig, identity, one trial."""
 
-from __future__ import annotations
-
 import html
 import linecache
 import os
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +14,7 @@ from labkit.campaign import study as studies
 from labkit.campaign import treatments
 from labkit.campaign import trial as trials
 from labkit.campaign.runner import LOSSES
-from labkit.campaign.study import Plan, Study, code_digest
+from labkit.campaign.study import Study, code_digest
 from labkit.campaign.treatments import CPU_SLOW, Treatment
 from labkit.campaign.trial import Trial
 from labkit.errors import CpusDisturbed, ManipulationError, PlanMismatch, UsageError
@@ -31,21 +28,21 @@ from labkit.tools.base import Measurement
 class Nowhere(Rig):
     """A rig without hosts, which can run every placement but those in Docker."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self):
         return {"sut": {"stable": {"memory_gib": 2}, "volatile": {"boot_id": "a"}}}
 
-    def infeasible(self, placement: Any) -> str | None:
+    def infeasible(self, placement):
         return "no engine" if placement.runtime == "docker" else None
 
 
 @pytest.fixture
-def rig() -> Rig:
+def rig():
     cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1", "all": "0-1"}
     cpus |= {"generator": "0"}
     return Nowhere("nowhere", "virtual", {}, cpus, shared_kernel=True)
 
 
-def measured(trial: Trial, level: Any) -> Measurement:
+def measured(trial, level):
     """Return a few samples, as a tool would."""
     lines = [f"--level {level}", f"cpus {trial.cpus('sut')}", *(f"line {n}" for n in range(40))]
     trial.logs["tool.out"] = "\n".join(lines)
@@ -53,35 +50,35 @@ def measured(trial: Trial, level: Any) -> Measurement:
     return Measurement({"rtt_ns": np.arange(1, 201, dtype=np.int64)}, {"rate": 2.5}, 200)
 
 
-def nothing(trial: Trial) -> Measurement:
+def nothing(trial):
     return Measurement({})
 
 
 class Loud(Treatment):
     """A treatment of a study's own."""
 
-    def feasibility(self, rig: Rig, level: Any, levels: Any) -> str | None:
+    def feasibility(self, rig, level, levels):
         return "too loud" if level == 11 else None
 
-    def apply(self, rig: Rig, level: Any, settings_of: Any) -> dict[str, Any]:
+    def apply(self, rig, level, settings_of):
         return {"set": level}
 
 
-def study_of(**more: Any) -> Study:
+def study_of(**more):
     return Study("tiny", **{"protocol": measured, "factors": {"level": [1, 11]}} | more)
 
 
-def plan_of(rig: Rig, **more: Any) -> Plan:
+def plan_of(rig, **more):
     return study_of(**more).plan(rig, blocks=1, seed=1)
 
 
 # Levels and settings.
 
 
-def test_functions_take_levels_and_settings_by_name(rig: Rig) -> None:
+def test_functions_take_levels_and_settings_by_name(rig):
     seen: list[Any] = []
 
-    def protocol(trial: Trial, n: int, memory: int) -> Measurement:
+    def protocol(trial, n, memory):
         seen.append((n, memory))
         return Measurement({})
 
@@ -114,12 +111,12 @@ def test_functions_take_levels_and_settings_by_name(rig: Rig) -> None:
         ({"margin": 2.0}, "the margin is 2.0"),
     ],
 )
-def test_a_study_that_names_what_it_has_not_is_refused(more: dict[str, Any], said: str) -> None:
+def test_a_study_that_names_what_it_has_not_is_refused(more, said):
     with pytest.raises(UsageError, match=said):
         study_of(**more)
 
 
-def test_a_variant_is_a_setting_or_with_several_levels_a_study_of_its_own(rig: Rig) -> None:
+def test_a_variant_is_a_setting_or_with_several_levels_a_study_of_its_own(rig):
     for level in ("default", ["default"], Treatment("default")):
         plan = plan_of(rig, variants={"sec_comp": level})
         assert plan.as_record()["study"] == plan.identity["study"] == "tiny"
@@ -129,7 +126,7 @@ def test_a_variant_is_a_setting_or_with_several_levels_a_study_of_its_own(rig: R
     assert plan.as_record()["factors"]["sec_comp"] == ["default", "none"] and not plan.settings
 
 
-def test_a_rig_is_opened_with_what_the_kept_conditions_need() -> None:
+def test_a_rig_is_opened_with_what_the_kept_conditions_need():
     study = Study(
         "needs",
         nothing,
@@ -147,7 +144,7 @@ def test_a_rig_is_opened_with_what_the_kept_conditions_need() -> None:
     assert plain.needs() == {"networks": []}
 
 
-def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig: Rig) -> None:
+def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig):
     options = {"protocol": nothing, "factors": {"placement": [bare("rules"), docker("host")]}}
     plan = plan_of(rig, **options)
     assert plan.design.infeasible == {"docker host": "no engine"}
@@ -160,7 +157,7 @@ def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig: Rig) -> Non
 # Treatments.
 
 
-def test_a_treatment_is_declared_with_its_levels(rig: Rig) -> None:
+def test_a_treatment_is_declared_with_its_levels(rig):
     plan = plan_of(rig, factors={"level": Loud(1, [11])})
     assert plan.design.infeasible == {"11": "too loud"}
     one = study_of(factors={"level": Loud(1)}).try_one(rig)
@@ -187,15 +184,13 @@ def test_a_treatment_is_declared_with_its_levels(rig: Rig) -> None:
         (treatments.CongestionControl(), "as found", {}, None),
     ],
 )
-def test_feasibility_of_treatments(
-    rig: Rig, treatment: Treatment, level: Any, missing: dict[str, str], reason: str | None
-) -> None:
+def test_feasibility_of_treatments(rig, treatment, level, missing, reason):
     rig.missing = missing
     found = treatment.feasibility(rig, level, {})
     assert found is None if reason is None else reason in (found or "")
 
 
-def test_a_placement_on_both_hosts_needs_two_with_an_engine(rig: Rig) -> None:
+def test_a_placement_on_both_hosts_needs_two_with_an_engine(rig):
     rig.targets = {"peer": None}  # type: ignore[dict-item]
     both, spread = treatments.SecondHost(at=2), treatments.SecondHost(at=2, spread=True)
     assert both.feasibility(rig, 2, {"placement": bare("clean")}) is None
@@ -203,7 +198,7 @@ def test_a_placement_on_both_hosts_needs_two_with_an_engine(rig: Rig) -> None:
     assert "one host without" in str(spread.feasibility(rig, 2, {"placement": bare("clean")}))
 
 
-def test_treatments_check_a_window() -> None:
+def test_treatments_check_a_window():
     assert treatments.Pinning().check("split", {"migrations": 2}) == ["server migrated 2 times"]
     assert treatments.Pinning().check("free", {"migrations": 9}) == []
     assert treatments.BusyPolling().check("busy_poll", {}) == ["busy polling took no packet"]
@@ -219,7 +214,7 @@ def test_treatments_check_a_window() -> None:
 
 
 @pytest.mark.parametrize(("level", "mask"), [("off", "00000000,00000000"), ("on", "3")])
-def test_a_device_is_steered_and_that_is_undone(tmp_path: Path, level: str, mask: str) -> None:
+def test_a_device_is_steered_and_that_is_undone(tmp_path, level, mask):
     folder, off = tmp_path / "class/net/eth1/queues", "00000000,00000000"
     paths = [folder / name / "rps_cpus" for name in ("rx-0", "rx-1")]
     for path in paths:
@@ -242,14 +237,14 @@ def test_a_device_is_steered_and_that_is_undone(tmp_path: Path, level: str, mask
     ("cpus", "mask"),
     [("", "0"), ("1,0", "3"), ("31", "80000000"), ("32", "1,00000000"), ("0,33", "2,00000001")],
 )
-def test_masks(cpus: str, mask: str) -> None:
+def test_masks(cpus, mask):
     assert cpu_mask(cpus) == mask
 
 
 @pytest.mark.parametrize(
     ("counters", "why"), [({"rps_ipis": 0}, "made 0 inter"), ({}, "an unknown number")]
 )
-def test_steering_without_effect_is_an_error(counters: dict[str, float], why: str) -> None:
+def test_steering_without_effect_is_an_error(counters, why):
     treatment = treatments.PacketSteering()
     treatment.check("on", {"rps_ipis": 1})
     treatment.check("off", counters)
@@ -259,7 +254,7 @@ def test_steering_without_effect_is_an_error(counters: dict[str, float], why: st
 
 
 @pytest.mark.parametrize(("shared", "level"), [(False, "own"), (True, "as found")])
-def test_where_no_packet_is_to_be_moved_none_needs_to_be(shared: bool, level: str) -> None:
+def test_where_no_packet_is_to_be_moved_none_needs_to_be(shared, level):
     rig = SimpleNamespace(shared_kernel=shared, interfaces={"sut": ("eth0",)}, missing={})
     treatment = treatments.ReceivingCpu()
     assert treatment.feasibility(rig, level, {}) is None
@@ -270,16 +265,16 @@ def test_where_no_packet_is_to_be_moved_none_needs_to_be(shared: bool, level: st
 class Moving(Rig):
     """A rig whose cache lines take the times of a list, to the least; the last one stays."""
 
-    def __init__(self, *ratios: float) -> None:
+    def __init__(self, *ratios):
         self.ratios = list(ratios)
 
-    def cache_line(self) -> dict[str, float]:
+    def cache_line(self):
         ratio = self.ratios.pop(0) if len(self.ratios) > 1 else self.ratios[0]
         return {"cache_line_ns": 100 * ratio, "cache_line_ratio": ratio} if ratio else {}
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     """The time, which passes in sleeps alone."""
     now = [0.0]
     monkeypatch.setattr(treatments.time, "monotonic", lambda: now[0])
@@ -287,7 +282,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_window_waits_until_the_cpus_share_a_cache(clock: list[float]) -> None:
+def test_a_window_waits_until_the_cpus_share_a_cache(clock):
     cache, apart = treatments.SharedCache(), {"cache_line_ns": 280.0, "cache_line_ratio": 2.8}
     rig = Moving(3, 3.1, 2.9, 1)
     cache.ready(rig, "kept")
@@ -299,7 +294,7 @@ def test_a_window_waits_until_the_cpus_share_a_cache(clock: list[float]) -> None
     assert cache.check("as found", apart) == []
 
 
-def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock: list[float]) -> None:
+def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock):
     cache, rig = treatments.SharedCache(), Moving(3)
     for waited in (120, 60, 30, 15, 7.5, 3.75, 2, 2):
         began = clock[0]
@@ -314,10 +309,10 @@ def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock: list
     assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
 
 
-def test_a_trial_is_repeated_twice_for_a_slow_cpu_then_kept_and_flagged() -> None:
+def test_a_trial_is_repeated_twice_for_a_slow_cpu_then_kept_and_flagged():
     speed = treatments.CpuSpeed()
 
-    def check(level: str, ns: float) -> list[str]:
+    def check(level, ns):
         return speed.check(level, {"reference_ns": ns})
 
     assert check("kept", 12) == speed.check("kept", {}) == []
@@ -333,11 +328,11 @@ def test_a_trial_is_repeated_twice_for_a_slow_cpu_then_kept_and_flagged() -> Non
 
 
 @pytest.mark.parametrize("moved", [0, trials.WINDOW_ATTEMPTS - 1, trials.WINDOW_ATTEMPTS])
-def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> None:
+def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved):
     trial, left = Trial(Moving(1), {}, "trial-1"), [moved]
     trial.flag("before")
 
-    def measure(text: str) -> str:
+    def measure(text):
         trial.flag("of the window")
         if left[0]:
             left[0] -= 1
@@ -356,9 +351,7 @@ def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> Non
 # Identity.
 
 
-def test_only_another_measurement_version_stops_a_campaign_from_resuming(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_another_measurement_version_stops_resuming(rig, tmp_path, monkeypatch):
     campaign = plan_of(rig, outcomes=["rtt_ns_median"]).run(tmp_path)
     assert campaign.plan["labkit"] == studies.VERSION
     assert campaign.plan["outcomes"] == ["rtt_ns_median"]
@@ -369,8 +362,8 @@ def test_only_another_measurement_version_stops_a_campaign_from_resuming(
         plan_of(rig).run(tmp_path)
 
 
-def test_the_identity_has_the_code_of_functions_that_the_protocol_calls() -> None:
-    def digest_of(text: str) -> str:
+def test_the_identity_has_the_code_of_functions_that_the_protocol_calls():
+    def digest_of(text):
         names: dict[str, Any] = {}
         linecache.cache["cell"] = (len(text), None, text.splitlines(keepends=True), "cell")
         exec(compile(text, "cell", "exec"), names)
@@ -386,12 +379,7 @@ def test_the_identity_has_the_code_of_functions_that_the_protocol_calls() -> Non
 # A run, and one trial.
 
 
-def test_a_run_opens_the_rig_shows_the_plan_and_measures(
-    rig: Rig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_opens_the_rig_shows_the_plan_and_measures(rig, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Rig, "open", staticmethod(lambda spec, **needs: nullcontext(rig)))
     campaign = study_of().run("virtual", blocks=2, seed=1, into=tmp_path)
     assert "tiny: 2 conditions x 2 blocks = 4 trials on rig nowhere" in capsys.readouterr().out
@@ -399,7 +387,7 @@ def test_a_run_opens_the_rig_shows_the_plan_and_measures(
     assert study_of().run("virtual", blocks=2, seed=1, into=tmp_path).path == campaign.path
 
 
-def test_one_trial_shows_what_it_did(rig: Rig) -> None:
+def test_one_trial_shows_what_it_did(rig):
     one = study_of().try_one(rig, level=11)
     for words in ("11", "--level", "cpus 1", "line 39", "odd"):
         assert words in str(one) and html.escape(words) in one._repr_html_()
@@ -411,8 +399,8 @@ def test_one_trial_shows_what_it_did(rig: Rig) -> None:
     assert "cpus 0-1" in free.try_one(rig).logs["tool.out"] and free.try_one(rig).condition == "11"
 
 
-def test_one_trial_that_is_impossible_or_fails_raises_its_error(rig: Rig) -> None:
-    def failing(trial: Trial) -> Measurement:
+def test_one_trial_that_is_impossible_or_fails_raises_its_error(rig):
+    def failing(trial):
         raise ManipulationError("not what its label says")
 
     with pytest.raises(UsageError, match="no factor called 'sise'"):

@@ -1,10 +1,7 @@
 """A trial: contexts entered at the same time, the record, the rows, and a prepared client."""
 
-from __future__ import annotations
-
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,12 +24,12 @@ NOWHERE: Any = None
 class Places:
     """Contexts that keep a list of those that stand, and may fail on the way in or out."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.standing: set[int] = set()
         self.left: set[int] = set()
 
     @contextmanager
-    def place(self, number: int, fails: str = "") -> Iterator[int]:
+    def place(self, number, fails=""):
         if fails == "in":
             raise ValueError(f"{number} does not start")
         self.standing.add(number)
@@ -54,7 +51,7 @@ class Places:
         (None, "block", "in the block"),
     ],
 )
-def test_all_stand_in_order_or_none_is_left(failing: int | None, fails: str, said: str) -> None:
+def test_all_stand_in_order_or_none_is_left(failing, fails, said):
     places, began = Places(), []
     contexts = [places.place(number, fails if number == failing else "") for number in range(20)]
     with (
@@ -69,11 +66,11 @@ def test_all_stand_in_order_or_none_is_left(failing: int | None, fails: str, sai
     assert fails == "in" or places.left == set(range(20))
 
 
-def test_they_are_entered_at_the_same_time() -> None:
+def test_they_are_entered_at_the_same_time():
     barrier = threading.Barrier(AT_ONCE)
 
     @contextmanager
-    def meeting() -> Iterator[None]:
+    def meeting():
         barrier.wait(timeout=60)  # broken unless all are under way at once
         yield
         barrier.wait(timeout=60)
@@ -82,13 +79,13 @@ def test_they_are_entered_at_the_same_time() -> None:
         pass
 
 
-def test_two_placements_of_one_name_are_refused_before_any_is_made() -> None:
+def test_two_placements_of_one_name_are_refused_before_any_is_made():
     twice = Trial(NOWHERE, {}, "trial-1").serve_all([{"name": "hop"}] * 2)
     with pytest.raises(UsageError, match="two placements called 'hop' at once"), twice:
         pass
 
 
-def test_a_long_argument_is_recorded_by_its_digest() -> None:
+def test_a_long_argument_is_recorded_by_its_digest():
     trial = Trial(NOWHERE, {}, "trial-1")
     for text in ("x" * 5000, "x" * 5001):
         trial.keep_command(("python3", "-c", text))
@@ -104,13 +101,13 @@ OUTCOME = {"status": "ok", "problem": "", "started_ns": 5, "seconds": 0.5}
 CONDITION = Condition({"placement": docker("host"), "size_b": 64}, repeat=2)
 
 
-def rows(measurement: Measurement, *flags: str, **verified: Any) -> list[dict[str, Any]]:
+def rows(measurement, *flags, **verified):
     trial = Trial(NOWHERE, {}, "trial-1", counters={"steal": 0.1}, _verified=verified)
     trial.flag(*(flags or ("odd", "late")))
     return trial.rows(KEYS, CONDITION, OUTCOME, measurement)
 
 
-def test_a_row_has_levels_flags_counters_metrics_and_statistics() -> None:
+def test_a_row_has_levels_flags_counters_metrics_and_statistics():
     samples = {"rtt_ns": np.arange(1, 21), "start_ns": np.arange(20), "set": np.arange(20)}
     (row,) = rows(Measurement(samples, {"rate": 2.5, "steal": 0.2, "unknown": None}))
     assert list(row)[:8] == [*KEYS, "repeat", "placement", "size_b"]
@@ -123,7 +120,7 @@ def test_a_row_has_levels_flags_counters_metrics_and_statistics() -> None:
     assert row["router"] == ""
 
 
-def test_further_conditions_and_the_data_path_of_routers_are_in_rows() -> None:
+def test_further_conditions_and_the_data_path_of_routers_are_in_rows():
     verified = {"server": {"router to 198.18.0.5": "sleeve"}, "client": {}}
     also = (({"size_b": 128}, {"rate": 3.0}),)
     own, other = rows(Measurement({}, {"rate": 2.0}, also=also), **verified)
@@ -148,13 +145,11 @@ def test_further_conditions_and_the_data_path_of_routers_are_in_rows() -> None:
         ({"sent_per_s": 90.0}, NOT_REACHED, False),
     ],
 )
-def test_a_load_generator_may_be_the_limit(
-    numbers: dict[str, float], flags: str, expected: bool
-) -> None:
+def test_a_load_generator_may_be_the_limit(numbers, flags, expected):
     assert saturated(numbers, flags) is expected
 
 
-def test_the_window_at_the_offered_rate_has_its_own_limit() -> None:
+def test_the_window_at_the_offered_rate_has_its_own_limit():
     numbers = {"sent_per_s": 99.0, "loaded_sent_per_s": 80.0, "offered_per_s": 100}
     (row,) = rows(Measurement({}, numbers), NOT_REACHED)
     assert (row["saturated"], row["loaded_saturated"]) == (False, True)
@@ -179,14 +174,14 @@ class Place(SimpleNamespace):
 
     targets: Any
 
-    def check_target(self, address: str) -> None:
+    def check_target(self, address):
         assert address == "198.18.0.1"
 
-    def cpus(self, role: str, affinity: str) -> str:
+    def cpus(self, role, affinity):
         return "0"
 
 
-def prepared(folder: Path, *command: str) -> Any:
+def prepared(folder, *command):
     """Return the context of a client that was started and stopped in `folder`/LABEL-load."""
     rig: Any = Place(targets={"generator": SimpleNamespace(host=HOST, directory=str(folder))})
     sleep = Prestart(0.2, "Warmup stage")
@@ -194,7 +189,7 @@ def prepared(folder: Path, *command: str) -> Any:
     return Trial(rig, {}, LABEL).prepare(client, name="load")
 
 
-def test_it_begins_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
+def test_it_begins_when_it_is_let_go_and_not_before(tmp_path):
     begun, folder = tmp_path / "begun", tmp_path / f"{LABEL}-load"
     command = ("python3", "-c", PROGRAM, str(begun))
     with prepared(tmp_path, *command) as one:
@@ -211,13 +206,13 @@ def test_it_begins_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_one_that_is_never_let_go_is_ended(tmp_path: Path) -> None:
+def test_one_that_is_never_let_go_is_ended(tmp_path):
     with prepared(tmp_path, "python3", "-c", PROGRAM, str(tmp_path / "begun")) as one:
         one.ready()
     assert not (tmp_path / "begun").exists() and labelled(HOST, LABEL) == []
 
 
-def test_one_that_ends_at_once_says_why(tmp_path: Path) -> None:
+def test_one_that_ends_at_once_says_why(tmp_path):
     with (
         prepared(tmp_path, "sh", "-c", "echo no such option >&2; exit 1") as one,
         pytest.raises(ToolOutput, match="no such option"),

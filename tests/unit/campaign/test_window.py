@@ -1,16 +1,11 @@
 """Windows on this machine: loads, their ends, what changes meanwhile, and interruptions."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,19 +22,19 @@ ALL = ",".join(map(str, CPUS))
 ONE, OTHER = str(CPUS[0]), str(CPUS[-1])
 
 
-def load(name: str, *argv: str, cpus: str = ALL, seconds: float = 5.0, **options: Any) -> Load:
+def load(name, *argv, cpus=ALL, seconds=5.0, **options):
     client = Client(argv, "", seconds, lambda out, log: Measurement({}), **options)
     return Load(name, client, argv, "", cpus)
 
 
-def run(tmp_path: Path, *loads: Load, cache_line: Sequence[str] = ()) -> tuple[Window, Kernel]:
+def run(tmp_path, *loads, cache_line=()):
     """Run a window with some loads on this machine."""
     own, folder = Kernel(LocalHost(), {"": os.getpid()}), str(tmp_path / "window")
     found = window.measure(loads, [own], folder=folder, label="lkt-window", cache_line=cache_line)
     return found, own
 
 
-def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labkit_is_stopped_in_a_window(tmp_path, monkeypatch):
     """In a fork, since a test cannot stop and continue itself.
 
     The client lasts until labkit was stopped, and labkit is stopped when it waits for the client.
@@ -55,7 +50,7 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
         finally:
             os._exit(0)
 
-    def stop() -> None:
+    def stop():
         while not (tmp_path / "window" / "tool.err").exists():
             time.sleep(0.01)
         os.kill(pid, signal.SIGSTOP)
@@ -72,7 +67,7 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     assert "labkit was stopped for" in flags.read_text()
 
 
-def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
+def test_a_window_fails_with_the_first_load_that_fails(tmp_path):
     texts = ("echo out; echo err >&2", "sleep 0.2; exit 3", "exit 4")
     found, own = run(tmp_path, *(load(str(n), "sh", "-c", one) for n, one in enumerate(texts)))
     assert (found.job.status, found.job.timed_out, found.job.stderr) == (3, False, "err")
@@ -88,9 +83,7 @@ _TIMING = "trap 'echo 95; exit' TERM; echo 90; while :; do sleep 0.01; done"
 @pytest.mark.parametrize(
     ("timing", "printed"), [(_TIMING, "90\n95\n"), ("echo 90", "90\n"), ("false", "")]
 )
-def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(
-    tmp_path: Path, timing: str, printed: str
-) -> None:
+def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(tmp_path, timing, printed):
     found, _ = run(tmp_path, load("tool", "cat", "line"), cache_line=["sh", "-c", timing])
     assert found.texts["line"] == printed and found.job.status == 0
     assert found.texts["tool.out"] == printed[:3]
@@ -99,12 +92,12 @@ def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(
 # Clients as they ended, inside a placement read by the shell that starts them there.
 
 
-def ended(*argv: str) -> tuple[str, dict[str, Any], int | None]:
+def ended(*argv):
     result = LocalHost().run(*window.guarded(argv), check=False)
     return *window.taken_end(result.stderr), result.status
 
 
-def test_a_guarded_client_keeps_its_status_and_streams() -> None:
+def test_a_guarded_client_keeps_its_status_and_streams():
     stderr, end, status = ended("sh", "-c", "echo no >&2; exit 3")
     assert (stderr, status) == ("no\n", 3)
     assert window.problems_of(load("tool"), end) == []
@@ -112,7 +105,7 @@ def test_a_guarded_client_keeps_its_status_and_streams() -> None:
     assert ended("sh", "-c", "kill -9 $$")[2] == 137
 
 
-def test_a_client_that_ends_at_once_is_read_before_it_is_reaped() -> None:
+def test_a_client_that_ends_at_once_is_read_before_it_is_reaped():
     os.sched_setaffinity(0, CPUS[:1])  # so that it often ends before its shell goes on
     try:
         assert all(ended("true")[1] for _ in range(400))
@@ -121,7 +114,7 @@ def test_a_client_that_ends_at_once_is_read_before_it_is_reaped() -> None:
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
-def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
+def test_a_client_that_was_moved_or_has_another_class_is_named():
     move = f"taskset -pc {OTHER} $$ >&2; chrt --batch --pid 0 $$ >&2"
     _, end, _ = ended("taskset", "-c", ONE, "sh", "-c", move)
     problems = window.problems_of(load("tool", cpus=ONE), end)
@@ -137,7 +130,7 @@ def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
     assert window.problems_of(load("a", cpus=ONE), end) == []
 
 
-def test_the_agent_reads_the_end_and_the_time_of_its_own_child(tmp_path: Path) -> None:
+def test_the_agent_reads_the_end_and_the_time_of_its_own_child(tmp_path):
     # The limit counts ticks, and this the time.
     busy = load("tool", "sh", "-c", "(ulimit -t 1; while :; do :; done) || true", cpus=ONE)
     found, _ = run(tmp_path, busy)
@@ -164,9 +157,7 @@ VERIFIED = {"state": "running", "process": "7", "rules of the host": "none", "se
         ({}, {"state": "ended"}, True, ""),
     ],
 )
-def test_what_changes_in_a_window_is_an_error(
-    first: dict[str, str], last: dict[str, str], ends: bool, said: str
-) -> None:
+def test_what_changes_in_a_window_is_an_error(first, last, ends, said):
     server = Server("", 1, 7, LocalHost(), VERIFIED, "0", list, ends_with_client=ends)
     before, links = {"server": VERIFIED | first}, {"host sut": {"lab0": "up"}}
     after = {"server": VERIFIED | first | last} | links
