@@ -204,7 +204,6 @@ def cpu_sides(client: Side, server: Side) -> dict[str, float]:
 
 
 def _cpus(ticks: Ticks, cpus: str) -> set[str]:
-    """Return the kernel's names of a side's CPUs."""
     return {f"cpu{number}" for number in parse_cpus(cpus)} or set(ticks) - {"cpu"}
 
 

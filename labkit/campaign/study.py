@@ -187,7 +187,6 @@ class Study:
 
 
 def _levels(one: Any) -> list[Any]:
-    """Return the levels of a treatment, of a list, or a level by itself."""
     if isinstance(one, Treatment):
         return one.levels
     return list(one) if isinstance(one, list | tuple) else [one]
@@ -315,13 +314,11 @@ def code_digest(function: Callable[..., Any]) -> str:
     Comments and layout are no part of it.
     """
     functions = [function]
-    for caller in functions:  # grows while it is iterated
-        inner = inspect.unwrap(caller)
-        names = getattr(getattr(inner, "__code__", None), "co_names", ())
-        for called in map(getattr(inner, "__globals__", {}).get, names):
-            own = inspect.isfunction(called) and called.__module__ == inner.__module__
-            functions += [called] if own and called not in functions else []
     try:
+        for caller in functions:  # grows while it is iterated
+            names = inspect.getclosurevars(inspect.unwrap(caller)).globals.values()
+            called = (one for one in names if inspect.isfunction(one) and one not in functions)
+            functions += [one for one in called if one.__module__ == function.__module__]
         sources = [textwrap.dedent(inspect.getsource(one)) for one in functions]
         code = "\n".join(ast.dump(ast.parse(source)) for source in sources)
     except (OSError, TypeError, SyntaxError):

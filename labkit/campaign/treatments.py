@@ -23,10 +23,8 @@ from labkit.rig.base import AFFINITIES
 from labkit.rig.images import LayeredImage
 from labkit.runtimes import Server
 
-#: The level of a treatment that leaves the host as it is.
-AS_FOUND = "as found"
-#: The hosts of the server, and of a client in a container.
-ENDS = ("sut", "peer")
+#: The level of a treatment that leaves the host as it is; hosts of a server, and of its client.
+AS_FOUND, ENDS = "as found", ("sut", "peer")
 #: A CPU is slow if the reference operation takes more than this many times the least that was
 #: read. On an Intel Xeon of 2023, nine of ten readings at full speed were within 1.12 times the
 #: least; where the other thread of the core was in use, opening a file took 1.6 times as long.
@@ -97,7 +95,6 @@ class Treatment:
 
 
 def _require(done: bool, settings: Settings, what: str) -> None:
-    """Raise `RigError` where a host did not take a setting."""
     if not done:
         where, why = f"host {settings.host.name}", "; ".join(settings.notes)[-800:]
         remedy = 'measure with "as found", or leave the level out on this rig'
@@ -135,7 +132,6 @@ class ColdCache(Treatment):
 class ContainerStorage(Treatment):
     """The storage of Docker containers, a level of `labkit.placement.STORAGES`."""
 
-    #: Those of its containers.
     images: Sequence[LayeredImage] = ()
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
@@ -196,10 +192,10 @@ class Pinning(Treatment):
 class SharedCache(Treatment):
     """The cache that the kernel says generator and SUT share: "kept", or "as found".
 
-    A hypervisor may move virtual CPUs to cores without one; what passes between them then takes 1.2
-    to 2.5 times as long. At "kept" a window waits until they share it, and one in which they did
-    not for a while is measured again: alone (`Trial.repeated`), or with its trial. Where they do
-    not come to share it, each window is flagged. It is timed on one machine with AMD's processor.
+    A hypervisor may move virtual CPUs to cores without one, which takes longer. At "kept" a window
+    waits until they share it, and one in which they did not for a while is measured again: alone
+    (`Trial.repeated`), or with its trial. Where they do not come to share it, each window is
+    flagged. It is timed on one machine with AMD's processor.
     """
 
     known = (AS_FOUND, "kept")
@@ -290,7 +286,6 @@ class IdlePolicy(Treatment):
         return []
 
     def _hosts(self, rig: Rig, level: Any) -> list[Host]:
-        """Return a host on each machine of the rig that is to be held."""
         hosts = [rig.hosts["sut"]] if rig.shared_kernel else [*rig.hosts.values()]
         return hosts if level == "held" else []
 
@@ -355,7 +350,6 @@ class CongestionControl(Treatment):
 
 
 def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
-    """Return role and name of each interface of the lab on some hosts."""
     return [(role, device) for role in roles for device in rig.interfaces.get(role, ())]
 
 

@@ -112,8 +112,8 @@ class Trial:
 
     def _applied(self) -> list[tuple[str, Treatment, Any]]:
         """Return name, treatment and level of each treatment of the trial."""
-        named = ((name, one) for name, one in self.treatments.items() if name in self.values)
-        return [(name, one, self.values[name]) for name, one in named]
+        values, treatments = self.values, self.treatments.items()
+        return [(name, one, values[name]) for name, one in treatments if name in values]
 
     def level(self, kind: type[Treatment], default: Any) -> Any:
         """Return the level of the study's treatment of a kind, or a default."""
@@ -390,10 +390,9 @@ class Trial:
 
     def _aimed_at(self, client: Client) -> str:
         """Return the placement that a client aims at, by address and port, or the first."""
-        servers = self._servers
-        same = [name for name, one in servers.items() if one.address == client.target]
-        own = [name for name in same if str(servers[name].port or None) in client.argv]
-        return [*own, *same, *servers][0]
+        same = [n for n, one in self._servers.items() if one.address == client.target]
+        own = [name for name in same if str(self._servers[name].port or None) in client.argv]
+        return [*own, *same, *self._servers][0]
 
     def _load(self, folder: str, name: str, client: Client, inside: Server | None) -> Load:
         # With a root of its own, a placement does not see the folder.

@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -220,12 +221,9 @@ def boot_time() -> float:
 
 def drivers() -> list[int]:
     """Return the parents that wait for this process: papermill, ``labkit run``."""
-    pids = []
-    for process in psutil.Process().parents():
-        if not process.name().startswith(("python", "papermill", "labkit")):
-            break
-        pids.append(process.pid)
-    return pids
+    names = ("python", "papermill", "labkit")
+    parents = psutil.Process().parents()
+    return [one.pid for one in takewhile(lambda one: one.name().startswith(names), parents)]
 
 
 def harness_switches() -> int:

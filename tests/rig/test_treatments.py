@@ -111,7 +111,7 @@ def streamed(lab, trial, place, name, **options):
     peer = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
     with (
         trial.treated(),
-        trial.serve(application.server(), place) as server,
+        trial.serve(application.server, place) as server,
         trial.serve(waiting("apps"), place, **peer) as client,
     ):
         load = application.client(server.address, **{"seconds": 1} | options)
