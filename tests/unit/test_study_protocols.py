@@ -1,8 +1,8 @@
-"""The protocol of the study of chains, on captures made up and a chain that answers by rule."""
+"""Protocols of two studies: chains, on captures made up and by rule, and interference."""
 
 import itertools
 import struct
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +18,13 @@ SECOND = 10**9
 
 @pytest.fixture(scope="module")
 def study():
-    """Return what the study's notebook defines before its run."""
+    """Return what the notebook on chains defines before its run."""
     return SimpleNamespace(**declared("50-forwarding-chains.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def interference():
+    return SimpleNamespace(**declared("40-interference.ipynb"))
 
 
 def packet(number, port):
@@ -167,11 +172,59 @@ def test_every_hop_is_told_the_next_one_before_any_stands(study):
 
     trial, sink = SimpleNamespace(address=address), SimpleNamespace(address="198.18.0.2")
     hops = study.hops(trial, "docker macvlan", 3, 2, sink)
-    assert [(one["name"], one["at"]) for one in hops] == [
-        *(("hop00", ""), ("hop01", "peer"), ("hop02", "")),
-    ]
+    places = [(one["name"], one["at"]) for one in hops]
+    assert places == [("hop00", ""), ("hop01", "peer"), ("hop02", "")]
     assert [one["workload"].argv[-2:] for one in hops] == [
         ("UDP4-RECV:20000", "UDP4-SENDTO:198.18.0.5:20001"),
         ("UDP4-RECV:20001", "UDP4-SENDTO:198.18.0.22:20002"),
         ("UDP4-RECV:20002", "UDP4-SENDTO:198.18.0.2:19999"),
     ]
+
+
+# CPUs, memory and windows of the services of the study of interference.
+
+
+def placed(interference, number, turn, *, limited):
+    """Return placement and CPUs of the first or second container of a trial."""
+    found = []
+    trial = SimpleNamespace(
+        turn=turn,
+        cpus={"sut": "1", "generator": "0", "all": "0-1"}.__getitem__,
+        serve=lambda workload, place, *, name, cpus: nullcontext(found.append((place, cpus))),
+    )
+    with ExitStack() as stack:
+        interference.start(trial, stack, number, ["linpack", "netperf"], limited, 2**30)
+    assert len(set(found)) == 1 and len(found) == 2, "netserver is placed as its client"
+    return found[0]
+
+
+def test_the_cpus_of_limited_containers_are_taken_in_turns(interference):
+    for turn in (1, 2, 3):
+        place, cpus = placed(interference, 0, turn, limited=True)
+        assert place.limits.cpuset == cpus == ("0" if turn % 2 else "1")
+        # The second of a pair has the other one.
+        assert placed(interference, 1, turn, limited=True)[1] == ("1" if turn % 2 else "0")
+    place, cpus = placed(interference, 0, 1, limited=False)
+    assert (place.limits.cpuset, place.limits.memory, cpus) == (None, 2**30, "0-1")
+
+
+@pytest.mark.parametrize("names", [["bonnie"], ["bonnie", "bonnie"], ["stream", "bonnie"]])
+def test_each_bonnie_has_memory_for_less_than_half_of_its_file(interference, names):
+    sizes = (interference.bonnie_size, interference.linpack_size, interference.stream_size)
+    memory, count = interference.memory_of(names, *sizes), names.count("bonnie")
+    file = interference.bonnie_size["megabytes"] * 2**20
+    flags = interference.cached(memory, count, interference.bonnie_size)
+    if "stream" in names:
+        assert flags[0].endswith("for a file of 1536: reading may be cached")
+    else:
+        assert file / 4 <= memory / count <= file / 2 and not flags
+
+
+def test_a_pair_has_the_longer_window_of_both_or_its_own_and_is_planned_once(interference):
+    windows = {"linpack": [1, 1], "bonnie": [0.5, 3], "netperf": [0.5, 1], "a + a": [9, 9]}
+    cases = {"linpack bonnie": [0.5, 3], "linpack": [1, 1], "netperf": [0.5, 1], "a a": [9, 9]}
+    for names, window in cases.items():
+        assert interference.window_of(names.split(), windows) == window
+    belongs, services = interference.belongs, interference.services
+    assert sum(belongs(*pair, "2") for pair in itertools.product(services, services)) == 10
+    assert belongs("stream", "none", "1") and not belongs("stream", "none", "2")
