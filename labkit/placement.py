@@ -204,6 +204,4 @@ def container(runtime: str, network: str = "host", limits: Limits | None = None)
 
     A network that an engine cannot have is infeasible on every rig.
     """
-    if runtime == "bare":
-        raise UsageError("a bare process has no container", remedy="use bare(...)")
     return Placement(runtime, network, "", limits or Limits())

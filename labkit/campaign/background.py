@@ -32,8 +32,7 @@ exit "$(cat "$1/status")"
 #: Bytes of each captured packet that are kept: the headers and a sequence number; and KiB of the
 #: kernel's buffer for bursts of packets.
 SNAPLEN, BUFFER = 96, 65536
-#: Seconds after which the kernel has handed over every packet to tcpdump; packets that it still
-#: has when tcpdump ends are lost.
+#: Seconds after which the kernel has handed over to tcpdump every packet; else the last are lost.
 _BLOCK = 1.2
 # The output of a host's command is text.
 _FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
@@ -55,8 +54,7 @@ class Prestarted:
             what = f"{self.client.argv[0]} did not reach its sleep before the window"
             raise ToolOutput(what, where=f"host {self.host.name}", why=self.why.strip()[-400:])
         time.sleep(max(0.0, self.over - time.monotonic()))
-        # The shell does not use the client's command; it is there for the record and the list of
-        # processes.
+        # The shell does not use the client's command, which is for the record and for `ps`.
         argv = tuple(script(_RESUME, self.folder, *self.client.argv))
         return replace(self.client, argv=argv, prestart=None)
 

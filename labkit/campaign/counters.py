@@ -19,11 +19,9 @@ RATES |= {"idle_exits": "idle_exits", "softirq_net_rx": "NET_RX", "softirq_net_t
 CHANGES = ("migrations", "pressure_us", "softnet_dropped", "rps_ipis", agent.BUSY_POLLING)
 LEVELS = {"conntrack_entries": "conntrack_entries", "server_last_cpu": "last_cpu"}
 LATENCY = "latency_request_us"
-#: Kinds of CPU time, in the categories of ``sar -u ALL``. The kernel counts ticks of 10 ms
-#: (``/proc/stat``) by CPU, not by process: a side's time is that of its CPUs. Where both sides are
-#: namespaces of one kernel, the softirq that receives a packet runs on the CPU that sent it, and
-#: counts for the sender, unless the campaign moves packets to a CPU of the receiver
-#: (`labkit.treatments.ReceivingCpu`).
+#: Kinds of CPU time, as of ``sar -u ALL``. The kernel counts ticks of 10 ms by CPU, not by process:
+#: a side has that of its CPUs. Where both sides are namespaces of one kernel, the softirq that
+#: receives a packet counts for the sender, unless `labkit.treatments.ReceivingCpu` moves packets.
 KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: Seconds of a tick in ``/proc/PID/stat``, on every Linux.
 TICK = 0.01

@@ -51,23 +51,20 @@ if TYPE_CHECKING:
 
 #: At the level INFO it has a line a trial, at WARNING those that failed.
 LOG = logging.getLogger("labkit.campaign")
-#: Attempts at a trial in one run; each is a row.
-ATTEMPTS = 2
+#: Attempts at a trial in one run, each a row, and those besides that may end with a lost connection
+#: or disturbed CPUs.
+ATTEMPTS, LOSSES = 2, 10
 #: Planned trials failed in a row after which a run ends: the rig is broken.
 GIVE_UP = 5
-#: Attempts at a trial that may end with a lost connection or disturbed CPUs, besides `ATTEMPTS`.
-LOSSES = 10
-#: Seconds between two questions whether a host answers again.
-_PAUSE_SECONDS = 5.0
-
-#: Keys and condition of a planned trial.
-Planned = tuple[Mapping[str, Any], Condition]
+#: Seconds between two questions whether a host answers again, and without a trial after which
+#: another session begins.
+_PAUSE_SECONDS, PAUSE = 5.0, 1800
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
-#: Seconds without a trial after which another session begins.
-PAUSE = 1800
 #: The folder in which an attempt is gathered before it is renamed.
 _PART = ".attempt"
+#: Keys and condition of planned trials.
+Planned = Sequence[tuple[Mapping[str, Any], Condition]]
 Samples = Mapping[str, NDArray[np.int64]]
 
 
@@ -109,14 +106,13 @@ class Runner:
                     done += 1
                     bar.update()
             except KeyboardInterrupt as error:
-                # A notebook shows only the error, so that its message says how to continue.
+                # A notebook shows only the error, and a traceback some wait deep in labkit.
                 kept = f"{done} of {total} trials are measured and kept"
                 error.args = (f"{kept}; run the same again to measure the rest",)
-                # The traceback would show some wait deep in labkit.
                 error.__traceback__ = None
                 raise
 
-    def _run_all(self, todo: Sequence[Planned], session: int) -> Iterator[None]:
+    def _run_all(self, todo: Planned, session: int) -> Iterator[None]:
         """Run trials in their order; yield after each that succeeded."""
         failed, current, longest = 0, 0, 0.0
         began = time.monotonic()
@@ -124,8 +120,7 @@ class Runner:
         for keys, condition in todo:
             now, needed = time.monotonic(), 0.0
             if keys["block"] != current:
-                # A block in two sessions is in no paired comparison: none begins that would not
-                # end.
+                # A block in two sessions is in no paired comparison.
                 needed = longest = max(longest, now - began)
                 current, began = keys["block"], now
             if now + needed > end:

@@ -145,8 +145,6 @@ class Trial:
         brief = {word: f"<{len(word)} characters, sha256 {one}>" for word, one in digests.items()}
         self._commands.append([brief[word] if len(word) > _LONGEST else word for word in argv])
 
-    # Running it whole.
-
     def attempt(
         self, protocol: Callable[..., Measurement], condition: Condition, keys: Levels
     ) -> Attempt:
@@ -230,8 +228,6 @@ class Trial:
             **self._kept,
         }
 
-    # Placing workloads.
-
     @contextmanager
     def serve(self, workload: Workload, placement: Placement, **options: str) -> Iterator[Server]:
         """Place a workload, ready and verified, for the duration of a ``with`` block.
@@ -293,8 +289,6 @@ class Trial:
         options: dict[str, Any] = {"label": label, "logs": self.logs, "name": name}
         options["cpus"] = cpus or self.cpus(next(roles, "sut"))
         return placed(RUNTIMES[placement.runtime], target, placement, workload, **options)
-
-    # Measuring.
 
     def measure(self, client: Client, *, inside: Server | None = None) -> Measurement:
         """Run a client inside a placement, or on the generator, and sleep until it has ended."""

@@ -233,33 +233,19 @@ def test_a_device_is_steered_and_that_is_undone(tmp_path, level, mask):
     assert treatment.feasibility(rig, level, {}) == (why if level == "on" else None)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "mask"),
-    [("", "0"), ("1,0", "3"), ("31", "80000000"), ("32", "1,00000000"), ("0,33", "2,00000001")],
-)
-def test_masks(cpus, mask):
-    assert cpu_mask(cpus) == mask
-
-
-@pytest.mark.parametrize(
-    ("counters", "why"), [({"rps_ipis": 0}, "made 0 inter"), ({}, "an unknown number")]
-)
-def test_steering_without_effect_is_an_error(counters, why):
-    treatment = treatments.PacketSteering()
-    treatment.check("on", {"rps_ipis": 1})
-    treatment.check("off", counters)
-    with pytest.raises(ManipulationError, match="no packet was steered") as caught:
-        treatment.check("on", counters)
-    assert why in caught.value.why
-
-
-@pytest.mark.parametrize(("shared", "level"), [(False, "own"), (True, "as found")])
-def test_where_no_packet_is_to_be_moved_none_needs_to_be(shared, level):
-    rig = SimpleNamespace(shared_kernel=shared, interfaces={"sut": ("eth0",)}, missing={})
-    treatment = treatments.ReceivingCpu()
-    assert treatment.feasibility(rig, level, {}) is None
-    treatment.apply(rig, level, None)
-    assert treatment.check(level, {"rps_ipis": 0}) == []
+def test_steering_without_effect_is_an_error():
+    masks = {"": "0", "1,0": "3", "31": "80000000", "32": "1,00000000", "0,33": "2,00000001"}
+    assert {cpus: cpu_mask(cpus) for cpus in masks} == masks
+    treatment, own = treatments.PacketSteering(), treatments.ReceivingCpu()
+    for counters, why in (({"rps_ipis": 0}, "made 0 inter"), ({}, "an unknown number")):
+        with pytest.raises(ManipulationError, match=f"no packet was steered(.|\n)*{why}"):
+            treatment.check("on", counters)
+        assert treatment.check("off", counters) == treatment.check("on", {"rps_ipis": 1}) == []
+    # Where no packet is to be moved, none needs to be.
+    for shared, level in ((False, "own"), (True, "as found")):
+        rig = SimpleNamespace(shared_kernel=shared, interfaces={"sut": ("eth0",)}, missing={})
+        own.apply(rig, level, None)
+        assert own.feasibility(rig, level, {}) is None and own.check(level, {}) == []
 
 
 class Moving(Rig):
