@@ -327,12 +327,13 @@ class CongestionControl(Treatment):
         return None
 
     def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
-        # Only the machine's own namespace may allow an algorithm to the others.
-        machine = LocalHost()
-        allowed = machine.run("cat", _ALLOWED, check=False).stdout.split()
-        if rig.kind == "virtual" and level not in (AS_FOUND, *allowed):
-            yield machine, {_ALLOWED: " ".join([*allowed, level])}
-        for host in rig.hosts.values() if level != AS_FOUND else ():
+        if level == AS_FOUND:
+            return
+        if rig.kind == "virtual":
+            # Only the machine's own namespace may allow an algorithm to the others.
+            allowed = LocalHost().run("cat", _ALLOWED, check=False).stdout.split()
+            yield LocalHost(), {_ALLOWED: " ".join(dict.fromkeys([*allowed, level]))}
+        for host in rig.hosts.values():
             yield host, {_CONGESTION: level}
 
     def placed(self, level: Any, server: Server) -> None:
