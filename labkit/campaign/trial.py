@@ -75,7 +75,7 @@ class Attempt:
         return f"<details><summary>{label}</summary><pre>{text}</pre></details>"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Trial:
     """One trial, as its protocol sees it.
 
