@@ -45,10 +45,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Design:
-    """The feasible conditions, the order of each block as indices of them, and the infeasible.
-
-    Those are labels with the reason.
-    """
+    """The feasible conditions, the order of each block, and reasons of infeasible ones by label."""
 
     conditions: tuple[Condition, ...]
     order: tuple[tuple[int, ...], ...]

@@ -86,17 +86,13 @@ class Limits:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-#: The largest number of CPUs that a kernel supports.
-_MAX_CPUS = 8192
-
-
 def parse_cpus(text: str) -> tuple[int, ...]:
     """Return the CPUs of a Linux CPU list such as ``0-3,5``, sorted, each once; none for ""."""
     cpus: set[int] = set()
     for part in text.split(",") if text.strip() else []:
         found = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if not low <= high < _MAX_CPUS:
+        if not low <= high < 8192:  # so many CPUs a kernel supports
             remedy = 'separate CPUs and ranges by commas: "0-3,5"'
             raise UsageError(f"invalid CPU list: {text!r}", remedy=remedy)
         cpus |= {*range(low, high + 1)}
@@ -181,9 +177,8 @@ class Placement:
 def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
     """Return the placement of a process without an engine, at a level of the ladder of baselines.
 
-    ``clean`` is a host without an engine; ``rules`` one with an engine's firewall rules; ``chroot``
-    there also in the image's root file system; ``cgroup`` also in a control group like a
-    container's, which alone can be limited.
+    ``clean`` is a host without an engine, ``rules`` one with its firewall rules, ``chroot`` also in
+    the image's root file system, and ``cgroup`` also in a control group, which can be limited.
     """
     return Placement("bare", "host", level, limits or Limits())
 
