@@ -39,6 +39,8 @@ LATENCY = "/dev/cpu_dma_latency"
 #: The flag of a network namespace for ``setns``.
 CLONE_NEWNET = 0x40000000
 CPUS, GROUPS = "/sys/devices/system/cpu", "/sys/fs/cgroup"
+#: Number, label and command of each of some processes.
+Processes = list[tuple[int, str, str]]
 
 
 def main(request: dict[str, Any]) -> None:
@@ -53,24 +55,22 @@ def main(request: dict[str, Any]) -> None:
 # Reading files, tables of the kernel, and programs.
 
 
-def text_of(path: str) -> str | None:
-    """Return the content of a file; None if it cannot be read."""
-    try:
-        return Path(path).read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-
-
-def read(path: str, default: str = "") -> str:
+def read(path: str, default: Any = "") -> Any:
     """Return a file's content without the white space around it; the default if unreadable."""
-    text = text_of(path)
-    return default if text is None else text.strip()
+    try:
+        return _text(path).strip()
+    except OSError:
+        return default
 
 
 def files(pattern: str) -> dict[str, str]:
     """Return the contents of the files that match a pattern and can be read."""
-    texts = {path: text_of(path) for path in sorted(map(str, Path("/").glob(pattern[1:])))}
-    return {path: text.strip() for path, text in texts.items() if text is not None}
+    texts = {path: read(path, None) for path in sorted(map(str, Path("/").glob(pattern[1:])))}
+    return {path: text for path, text in texts.items() if text is not None}
+
+
+def _text(path: str) -> str:
+    return Path(path).read_bytes().decode(errors="replace")
 
 
 def _first(pattern: str, text: str, default: str = "") -> str:
@@ -91,7 +91,7 @@ def _lines(path: str) -> list[list[str]]:
 def _stat(path: str) -> list[str]:
     """Return the fields of a process or thread from its state on; none if it is gone."""
     # The program's name in parentheses may contain anything.
-    return read(f"{path}/stat").rpartition(")")[2].split()
+    return str(read(f"{path}/stat")).rpartition(")")[2].split()
 
 
 def _numbers(path: str, **names: str) -> dict[str, int]:
@@ -181,10 +181,8 @@ def await_output(folder: str, pattern: str, seconds: float = 10.0) -> bool:
 
 
 def hold(folder: str, message: str) -> str:
-    """Stop the client of a job in the sleep that follows a message; return why it was not.
-
-    The kernel still counts the time of the sleep: the client sends as soon as it is continued.
-    """
+    """Stop the client of a job in the sleep that follows a message; return why it was not."""
+    # The kernel still counts the time of the sleep: the client sends as soon as it is continued.
 
     def sleeping() -> int:
         pid = read(f"{folder}/client")
@@ -198,29 +196,21 @@ def hold(folder: str, message: str) -> str:
     return ""
 
 
-def stop(folder: str, grace: float = 2.0) -> None:
-    """End a job with all its descendants: TERM, and after `grace` seconds KILL."""
+def stop(folder: str, grace: float = 2.0, remove: bool = False) -> None:
+    """End a job with all its descendants, and remove its folder if that is wanted."""
     session = leader(folder)
     _end(lambda: _members(f"{JOB}={folder}\0", session), grace)
+    if remove:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove(folder: str, grace: float) -> None:
-    """End a job with all its descendants, and remove its folder."""
-    stop(folder, grace)
-    shutil.rmtree(folder, ignore_errors=True)
+def labelled(prefix: str, grace: float | None = None) -> Processes:
+    """Return the processes whose label begins so; end them if there is a time of `grace`."""
+    mark = f"{LABEL}={prefix}"
+    return _members(mark) if grace is None else _end(lambda: _members(mark), grace)
 
 
-def labelled(prefix: str) -> list[tuple[int, str, str]]:
-    """Return process, label and command of each process whose label begins so."""
-    return _members(f"{LABEL}={prefix}")
-
-
-def stop_labelled(prefix: str, grace: float) -> list[tuple[int, str, str]]:
-    """End the processes whose label begins so; return what they were."""
-    return _end(lambda: labelled(prefix), grace)
-
-
-def _members(mark: str, session: int = 0) -> list[tuple[int, str, str]]:
+def _members(mark: str, session: int = 0) -> Processes:
     """Return the processes with a mark in their environment, or in a session."""
     # The ancestors of this process may have the label of what called them. Servers that show a
     # title, such as nginx, overwrite their environment.
@@ -238,9 +228,7 @@ def _members(mark: str, session: int = 0) -> list[tuple[int, str, str]]:
     return found
 
 
-def _end(
-    find: Callable[[], list[tuple[int, str, str]]], grace: float
-) -> list[tuple[int, str, str]]:
+def _end(find: Callable[[], Processes], grace: float) -> Processes:
     """End processes, again those forked meanwhile: TERM, and after `grace` seconds KILL."""
     first = find()
     for number, seconds in [(signal.SIGTERM, grace), *[(signal.SIGKILL, 0.5)] * 10]:
@@ -256,10 +244,7 @@ def _end(
 
 
 def set_values(values: dict[str, str], label: str, journal: str) -> dict[str, str]:
-    """Set files, or offloads such as ``eth0 tx-udp_tnl-segmentation``.
-
-    Return why each does not have its value now, and nothing where it has.
-    """
+    """Set files, or offloads such as ``eth0 gro``; return why each is not set, or nothing."""
     reasons, made = dict.fromkeys(values, ""), []
     with _journal(journal) as entries:
         for target, value in values.items():
@@ -288,11 +273,7 @@ def pending(journal: str) -> list[dict[str, str]]:
 
 
 def restore(journal: str, label: str = "", gone: bool = False) -> list[str]:
-    """Undo the settings whose labels begin so, the last one first; return the outcome of each.
-
-    Those in conflict or failed stay in the journal. Those of networks are only removed from it if
-    they are `gone`, with their namespaces.
-    """
+    """Undo the settings whose labels begin so, the last one first; return the outcome of each."""
     outcomes, kept = [], []
     if not pending(journal):
         return []
@@ -353,8 +334,8 @@ def _save(journal: str, entries: list[dict[str, str]]) -> None:
 def get_value(target: str) -> str | None:
     """Return a setting's value; None where the host does not have it, or it is fixed."""
     if target.startswith("/"):
-        content = text_of(target)
-        return content and content.strip()
+        value: str | None = read(target, None)
+        return value
     device, feature = target.split(" ")
     value = _pairs(_printed("ethtool", "-k", device)).get(feature)
     return value if value in ("on", "off") else None
@@ -381,11 +362,7 @@ def selected(content: str) -> str:
 
 
 def same(left: str, right: str) -> bool:
-    """Tell whether two contents of a file are one value.
-
-    ``performance [powersave]`` is ``powersave``, the mask ``00000000,00000003`` is ``3``, the CPU
-    list ``0,1`` is ``0-1``, and the amount of white space does not matter.
-    """
+    """Tell whether two contents are one value: a choice, mask or list of CPUs in two notations."""
 
     def canonical(content: str) -> str:
         value = " ".join(selected(content).split())
@@ -636,7 +613,7 @@ def collect(
     seen = observe_all(readings)
     stop(folder)
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
-    texts = {name: text_of(f"{folder}/{name}") or "" for name in ("line", *names)}
+    texts = {name: _text(f"{folder}/{name}") for name in ("line", *names)}
     texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
     for path in (folder, *folders):
         shutil.rmtree(path, ignore_errors=True)
@@ -645,7 +622,7 @@ def collect(
 
 def thinned(path: str, wanted: int) -> str:
     """Return a log with so many rows (lines that begin with a digit), spread evenly; 0 for all."""
-    lines = (text_of(path) or "").splitlines(keepends=True)
+    lines = _text(path).splitlines(keepends=True) if Path(path).is_file() else []
     numbered = [index for index, line in enumerate(lines) if line[0].isdigit()]
     total = len(numbered)
     if not 0 < wanted < total:
@@ -766,7 +743,7 @@ def _processes() -> list[int]:
 
 
 def _command(pid: int) -> list[str]:
-    return read(f"/proc/{pid}/cmdline").strip("\0").split("\0")
+    return str(read(f"/proc/{pid}/cmdline")).strip("\0").split("\0")
 
 
 def _state(pid: int) -> str:
@@ -846,19 +823,17 @@ def _set_real_time(pid: int, priority: int) -> None:
 
 
 def find_workload(holder: int, argv: list[str], seconds: float = 60.0) -> int:
-    """Return the process below a container's holder that runs a command in the container.
-
-    The programs that prepare the container have the host's mount namespace, or other commands.
-    """
+    """Return the process below a container's holder that runs a command in the container."""
+    # Programs that prepare the container have the host's mount namespace, or other commands.
     outside = ("", _link("/proc/self/ns/mnt"))
 
     def found() -> list[int]:
         inside = [pid for pid in _family(holder) if _link(f"/proc/{pid}/ns/mnt") not in outside]
-        running = [pid for pid in inside if _command(pid) == argv]
-        return running or ([0] if _state(holder) == "ended" else [])
+        return [pid for pid in inside if _command(pid) == argv]
 
-    for pid in filter(None, _until(found, seconds)):
-        return int(pid)
+    _until(lambda: found() or _state(holder) == "ended", seconds)
+    if running := found():
+        return running[0]
     raise OSError(f"no process of the container runs {argv[0]}; its holder is {_state(holder)}")
 
 
@@ -877,10 +852,9 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
 def observe_ready(
     argv: list[str], seconds: float, priority: int, reading: dict[str, Any]
 ) -> dict[str, Any]:
-    """Wait until a workload is ready, and observe it; return also its process, or why it is not.
+    """Wait until a workload listens on its port, or without one runs its command; observe it.
 
-    It is ready when it listens on its port; one without a port, when it runs its command. `reading`
-    are the arguments of `observe`; of a container, its process may be unknown (0).
+    Return also its process, or why it is not ready. Of a container, that may be unknown (0).
     """
     port, ended = reading["port"], "the process has ended"
 
@@ -910,40 +884,33 @@ def observe_ready(
 def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
     """Observe several placements, each from the network namespace of its host, and this host."""
     found = {}
-    for name, reading in readings.items():
-        arguments = {key: value for key, value in reading.items() if key != "namespace"}
-        with _entered(reading.get("namespace", "")):
-            found[name] = observe(**arguments) if arguments else _host_facts(_rules("self"))
+    with Path("/proc/self/ns/net").open("rb") as own:
+        for name, reading in readings.items():
+            place = reading.pop("namespace", "")
+            if place:
+                enter(place)
+            found[name] = observe(**reading) if reading else _host_facts(_rules("self"))
+            if place:
+                enter(f"/proc/self/fd/{own.fileno()}")
     return found
 
 
-@contextlib.contextmanager
-def _entered(namespace: str) -> Iterator[None]:
-    """Be in a network namespace, by its path; "" for this process's own."""
-    if not namespace:
-        yield
-        return
+def enter(namespace: str) -> None:
+    """Move this thread into a network namespace, by its path."""
     import ctypes
 
-    setns = ctypes.CDLL(None).setns
-    with Path("/proc/self/ns/net").open("rb") as own, Path(namespace).open("rb") as other:
-        if setns(other.fileno(), CLONE_NEWNET) != 0:
-            raise OSError(f"the network namespace {namespace} cannot be entered")
-        try:
-            yield
-        finally:
-            setns(own.fileno(), CLONE_NEWNET)
+    with Path(namespace).open("rb") as file:
+        if ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET) != 0:
+            raise ConnectionError(f"the network namespace {namespace} cannot be entered")
 
 
 def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dict[str, str]:
     """Return what is true of a placed process, in words by the names of facts.
 
-    A fact of which there may be several is a name of its own with the value "yes": an address, a
-    tunnel's end, a port of a bridge. Two observations are equal unless something has changed, but
-    for the counts, whose names begin with ``flows``. What is `named` are its ``engine`` and
-    ``container``; the ``group``, a part of its control groups' paths that shows whose they are; the
-    ``source`` of what is mounted at ``/data``; the folder of the ``sandboxes`` in which an engine
-    hides its tunnels; and where a ``router`` of Weave Net answers.
+    A fact of which there may be several is a name of its own with the value "yes". Two observations
+    are equal unless something has changed, but for the counts of ``flows``. `named` are the
+    ``engine`` and ``container``, the ``group`` that is a part of its control groups' paths, the
+    ``source`` of ``/data``, the folder of an engine's ``sandboxes``, and a ``router``'s address.
     """
     docker = ("docker", f"--host={named.get('engine')}", "inspect", named.get("container", ""))
     found = {"state": _state(pid)}
@@ -1009,16 +976,14 @@ def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
             folder = base + "/".join(parts[:depth])
             title = folder[len(GROUPS) :]
             texts = {name: " ".join(read(f"{folder}/{name}").split()) for name in LIMITS}
-            if limits := {name: text for name, text in texts.items() if text}:
-                found[f"control group {title}"] = ", ".join(map(" ".join, limits.items()))
+            limits = {name: text for name, text in texts.items() if text}
             own = {**limits, **own} if depth == len(parts) else own
             # Counters that stand still unless something happens to the group.
-            counts = _numbers(f"{folder}/cpu.stat", periods="nr_periods")
-            frozen = _numbers(f"{folder}/cgroup.stat.local", us="frozen_usec")
-            if counts and limit_facts(limits)["CPU quota"] == "none":
-                found[f"periods under a CPU quota that is gone, {title}"] = str(counts["periods"])
-            if frozen:
-                found[f"us for which it was frozen, {title}"] = str(frozen["us"])
+            counts = _numbers(f"{folder}/cgroup.stat.local", frozen_us="frozen_usec")
+            if limit_facts(limits)["CPU quota"] == "none":
+                counts.update(_numbers(f"{folder}/cpu.stat", periods_of_a_quota="nr_periods"))
+            if words := [f"{name} {text}" for name, text in {**limits, **counts}.items()]:
+                found[f"control group {title}"] = ", ".join(words)
     return {**found, **limit_facts(own)}
 
 
@@ -1051,8 +1016,8 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
         return max(above, key=lambda one: len(one[0]), default=("", "", "", ""))
 
     _, root, kind, options = at("")
-    lower = _first(r"(?:^|,)lowerdir=([^:,]*)(?:,|$)", options, f"{kind} {root}")
-    found = {"layer over": lower}
+    lower = r"(?:^|,)lowerdir=([^:,]*)(?:,|$)"
+    found = {"layer over": _first(lower, options, f"{kind} {root}")}
     point, root, found["file system of /data"], _ = at("/data")
     # The kernel shows the directory relative to its file system, so that only the end of the path
     # is compared, and nothing of a file system's own root.
@@ -1063,17 +1028,17 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
 
 def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     """Return links, rules and addresses of a process's network, and of the host's."""
-    enter = ("nsenter", f"--net=/proc/{pid}/ns/net")
+    inside = ("nsenter", f"--net=/proc/{pid}/ns/net")
     rules, addresses = _rules("self"), list[str]()
     found = _host_facts(rules)
     control = "/proc/sys/net/ipv4/tcp_congestion_control"
-    found["congestion control"] = _printed(*enter, "cat", control).strip()
+    found["congestion control"] = _printed(*inside, "cat", control).strip()
     if _link(f"/proc/{pid}/ns/net") != _link("/proc/self/ns/net"):
-        own = _rows(*enter, "ip", "-d", "-j", "address")
+        own = _rows(*inside, "ip", "-d", "-j", "address")
         addresses = [one["local"] for row in own for one in row.get("addr_info", ())]
         found.update({f"address {address}": "yes" for address in addresses})
-        found["rules inside"] = firewall(_rules(str(pid), *enter))
-        found.update(_link_facts(own, _printed(*enter, "tc", "qdisc"), "inside"))
+        found["rules inside"] = firewall(_rules(str(pid), *inside))
+        found.update(_link_facts(own, _printed(*inside, "tc", "qdisc"), "inside"))
         spaces = [("nsenter", f"--net={file}") for file in Path(sandboxes or "/none").glob("*")]
         for words in ((), *spaces):
             links = _rows(*words, "ip", "-d", "-j", "link")
@@ -1093,11 +1058,11 @@ def _host_facts(rules: str) -> dict[str, str]:
     return {**found, **_link_facts(lasting, _printed("tc", "qdisc"), "of the host")}
 
 
-def _rules(pid: str, *enter: str) -> str:
+def _rules(pid: str, *inside: str) -> str:
     """Return the firewall rules of a network; either back end may hold those of an engine."""
     old = read(f"/proc/{pid}/net/ip_tables_names")
-    saved = _printed(*enter, "iptables-legacy-save", "-c") if old else ""
-    return _printed(*enter, "nft", "list", "ruleset") + saved
+    saved = _printed(*inside, "iptables-legacy-save", "-c") if old else ""
+    return _printed(*inside, "nft", "list", "ruleset") + saved
 
 
 def firewall(rules: str) -> str:

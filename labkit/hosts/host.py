@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import json
 import logging
 import marshal
@@ -278,36 +277,27 @@ class SshHost(Host):
             self._connection = None
         _close(connection)
 
-    def _open_session(self, last: bool = False) -> tuple[Any, paramiko.Channel]:
+    def _open_session(self, again: bool = True) -> tuple[Any, paramiko.Channel]:
         """Return a session; the loss of an idle connection shows only when it is used."""
-        connection = self._connected()
-        try:
-            return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
-        except _LOST as error:
-            if last:
-                raise self._unreachable(error) from error
-            # A host that has too many sessions refuses one, and goes on with the others.
-            if not isinstance(error, paramiko.ChannelException):
-                self._drop(connection)
-            return self._open_session(last=True)
-
-    def _connected(self) -> Any:
-        """Return a connection that is up, as far as that is known without using it."""
         with self._lock:
             if self._connection is None or not self._connection.is_connected:
                 self.close()
-                try:
-                    self._connection = self._connect()
-                except (*_LOST, OSError, ValueError, InvalidHostKey) as error:
-                    raise self._unreachable(error) from error
-            return self._connection
+                self._connection = self._connect()
+            connection = self._connection
+        try:
+            return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
+        except _LOST as error:
+            # A host that has too many sessions refuses one, and goes on with the others.
+            if not isinstance(error, paramiko.ChannelException):
+                self._drop(connection)
+            if again:
+                return self._open_session(again=False)
+            raise self._unreachable(error) from error
 
     def _connect(self) -> Any:
         options: dict[str, Any] = {"key_filename": self.key} if self.key else {}
         options |= {"allow_agent": self.key is None, "look_for_keys": self.key is None}
         options |= {"banner_timeout": OPEN_SECONDS, "channel_timeout": OPEN_SECONDS}
-        if self.namespace:
-            options["sock"] = _connect_in(self.namespace, self.address, self.port)
         connection = fabric.Connection(
             self.address,
             user=self.user,
@@ -318,13 +308,18 @@ class SshHost(Host):
             config=fabric.Config(overrides={"load_ssh_configs": False}),
         )
         try:
+            if self.namespace:
+                made = _connect_in(self.namespace, self.address, self.port)
+                connection.connect_kwargs["sock"] = made
             connection.client.load_system_host_keys(self.known_hosts)
             connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
             connection.open()
             # With a time limit, paramiko wakes up ten times a second, also inside a window.
             connection.transport.sock.settimeout(None)
-        except BaseException:
+        except BaseException as error:
             _close(connection)
+            if isinstance(error, (*_LOST, OSError, ValueError, InvalidHostKey)):
+                raise self._unreachable(error) from error
             raise
         return connection
 
@@ -349,9 +344,7 @@ def _connect_in(namespace: str, address: str, port: int) -> socket.socket:
     """Return a connection that is made inside a network namespace, by a thread of its own."""
 
     def connect() -> socket.socket:
-        with Path(namespace).open("rb") as file:
-            if ctypes.CDLL(None).setns(file.fileno(), agent.CLONE_NEWNET) != 0:
-                raise ConnectionError(f"the network namespace {namespace} cannot be entered")
+        agent.enter(namespace)
         made = socket.create_connection((address, port), timeout=OPEN_SECONDS)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made

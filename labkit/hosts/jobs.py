@@ -18,7 +18,7 @@ def labelled(host: Host, prefix: str) -> list[tuple[int, str, str]]:
 
 def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
     """End every process whose label starts with `prefix`; return a line about each."""
-    found = host.call("stop_labelled", prefix=prefix, grace=grace, timeout=60 + grace)
+    found = host.call("labelled", prefix=prefix, grace=grace, timeout=60 + grace)
     return [" ".join(map(str, row)) for row in found]
 
 
@@ -41,7 +41,8 @@ class Job:
 
     def remove(self, grace: float = 2.0) -> None:
         """End the job and all its descendants, and remove its directory."""
-        self.host.call("remove", folder=self.directory, grace=grace, timeout=60 + grace)
+        options = {"grace": grace, "remove": True, "timeout": 60 + grace}
+        self.host.call("stop", folder=self.directory, **options)
 
     def stdout(self) -> str:
         """Return the job's output so far."""

@@ -32,9 +32,9 @@ def restore(
     """Undo the pending settings whose labels begin so, the last first; return the outcome of each.
 
     It is ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer exists,
-    or the host has rebooted since; ``conflict``, somebody else has changed it; or ``failed``, it
-    could not be undone. The last two stay in the journal, and are not raised. Settings of networks
-    are only forgotten if their namespaces are `gone`. Restoring may be interrupted and repeated.
+    or the host has rebooted since; ``conflict``, somebody else has changed it; or ``failed``. The
+    last two stay in the journal, and are not raised. Settings of networks are only forgotten if
+    their namespaces are `gone`. Restoring may be interrupted and repeated.
     """
     return list(host.call("restore", journal=journal, label=label, gone=gone))
 

@@ -15,12 +15,11 @@ from labkit.hosts.host import Host
 class Image:
     """An image, as the engine stores it and as an unpacked directory on the host."""
 
-    #: Its directory below ``containers/``.
+    #: Its directory below ``containers/``, its name for the engine, and the engine's identifier of
+    #: its content; and the directory on the host with its root file system.
     name: str
-    #: Its name for the engine, and the engine's identifier of its content.
     reference: str
     digest: str
-    #: The directory on the host with its root file system.
     rootfs: str
 
 
@@ -28,12 +27,11 @@ class Image:
 class Storage:
     """A place on a host where containers store ``/data``."""
 
-    #: One of ``labkit.placement.STORAGES``, and the engine's storage driver.
+    #: One of ``labkit.placement.STORAGES``, the engine's storage driver, the kernel's name of the
+    #: file system of ``/data``, and the directory on the host with what is mounted.
     name: str
     driver: str
-    #: The kernel's name of the file system of ``/data``.
     filesystem: str
-    #: The directory on the host with what is mounted.
     directory: str = ""
 
 
@@ -55,11 +53,10 @@ class Network:
     port: str = ""
     #: The parent interface of a macvlan.
     parent: str = ""
-    #: For a tunnel, or routers of its own: the addresses of the other ends.
+    #: Of a tunnel, or routers of its own: the addresses of the other ends, the directory of the
+    #: namespaces in which an engine hides it, and where a router says what it is connected to.
     remotes: tuple[str, ...] = ()
-    #: The directory of the namespaces in which an engine hides its tunnel.
     sandboxes: str = ""
-    #: Where its router, if it has one, says on its host which others it is connected to.
     router: str = ""
 
     def address(self, place: int) -> str:
@@ -72,10 +69,7 @@ class Network:
         return ipaddress.ip_network(self.subnet).prefixlen
 
     def hardware(self, place: int) -> str:
-        """Return the MAC address derived from `address`, as Docker does.
-
-        It is the same in each trial, so that no ARP cache of another host is outdated.
-        """
+        """Return the MAC address that Docker derives from `address`: no ARP cache is outdated."""
         return "02:42:" + ipaddress.ip_address(self.address(place)).packed.hex(":")
 
 
@@ -93,15 +87,13 @@ class Target:
     directory: str = "/run/labkit"
     #: The mount point of the sysfs of the host's network namespace.
     sysfs: str = "/sys"
-    #: The images on the host, by name.
+    #: By name, what is set up: images, storages, and networks besides the host's own.
     images: Mapping[str, Image] = field(default_factory=dict)
-    #: A directory on a disk of the host, for the data of storages.
-    disk: str = ""
-    #: The storages that are set up, by name, and that of the placement.
     storages: Mapping[str, Storage] = field(default_factory=dict)
-    storage: Storage | None = None
-    #: The networks that are set up besides the host's own, by name.
     networks: Mapping[str, Network] = field(default_factory=dict)
+    #: A directory on a disk of the host, for the data of storages; and that of the placement.
+    disk: str = ""
+    storage: Storage | None = None
     #: The number of the placement in its trial, from 0.
     place: int = 0
     #: The directory of the engine's network namespaces.

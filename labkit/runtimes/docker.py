@@ -1,7 +1,6 @@
-"""Docker containers, and what is mounted at their ``/data``.
+"""Docker containers, and what is mounted at their ``/data``: the image's files of it.
 
-With the engine's own driver nothing is mounted: ``/data`` is in the container's own layer. A mount
-contains the image's files of ``/data``, as Docker fills a new volume.
+With the engine's own driver nothing is mounted: ``/data`` is in the container's own layer.
 """
 
 from __future__ import annotations
@@ -159,15 +158,13 @@ def _copy_data(target: Target, image: Image, place: str) -> None:
 
 
 def _mount_union(target: Target, image: Image, place: str, kind: str) -> None:
-    """Mount the files of /data in the layers that the engine's own driver keeps.
-
-    They are read-only, the uppermost first; above them is an empty directory to write to.
-    """
+    """Mount /data of the layers that the engine's driver keeps, the uppermost first, read-only."""
     keys, run = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}", target.host.run
     kept = _docker(target, "image", "inspect", "--format", keys, image.reference).check().stdout
     layers = [one for one in kept.strip().split(":") if one.startswith("/")]
     named = ("-maxdepth", "1", "-type", "d", "-name", "data")
     lower = run("find", *layers, *named).stdout.splitlines()
+    # Above them is an empty directory to write to.
     written, work, union = (f"{place}/{name}" for name in ("written", "work", "union"))
     run("mkdir", "-p", written, work, union)
     if kind == "aufs":

@@ -52,17 +52,14 @@ class Rkt(Jobs):
         return in_group(instance, words)
 
     def attach(self, instance: Instance, pid: int) -> None:
-        """Give its interface the hardware address that the others know.
-
-        rkt gives it another one each time, and says nothing of it to others.
-        """
+        """Give its interface the hardware address that others know: rkt tells them of no other."""
         if network := instance.network:
             address = network.hardware(instance.target.place)
             words = ("ip", "link", "set", "eth0", "address", address)
             instance.target.host.run("nsenter", "-t", str(pid), "-n", *words)
 
     def expect(self, instance: Instance, started: Started) -> Facts:
-        """Return the facts on each network; rkt has its own copy of the image."""
+        """Return also where rkt has its own copy of the image."""
         return {**super().expect(instance, started), "layer over": stored(instance)[1]}
 
     def end(self, instance: Instance) -> None:
@@ -83,9 +80,8 @@ class Rkt(Jobs):
 def stored(instance: Instance) -> tuple[str, str]:
     """Return the image's name in rkt's store, and the directory of its files there.
 
-    An image of rkt is an archive of a manifest and a root file system. It is made and unpacked
-    once, beside the unpacked image, and pods share it. Device nodes are left out, as rkt reads
-    what an image holds, and /dev/zero has no end.
+    An archive of a manifest and a root file system is made and unpacked once, beside the unpacked
+    image. Device nodes are left out, as rkt reads what an image holds, and /dev/zero has no end.
     """
     host, store = instance.target.host, _store(instance)
     with _STORING:
@@ -120,7 +116,7 @@ def _network(instance: Instance, network: Network, name: str) -> dict[str, Any]:
     """Return the configuration of a CNI network with a single address."""
     address = network.address(instance.target.place)
     ipam: dict[str, Any] = {"type": "host-local", "subnet": network.subnet}
-    ipam |= {"rangeStart": address, "rangeEnd": address}
+    ipam |= dict.fromkeys(("rangeStart", "rangeEnd"), address)
     if network.gateway:
         ipam |= {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway}
     device = {"type": "bridge", "bridge": network.bridge}

@@ -1,8 +1,7 @@
 """Verification: the facts that a placement's label implies, and two observations of it.
 
-The agent's `observe` reads a placement where it runs. When it starts, that is compared with the
-facts here; at the end of a window, with the first observation, of which every fact counts but the
-flows that address translation has counted.
+What the agent observes of a placement is compared with the facts here when it starts, and with the
+first observation at the end of a window.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.campaign.counters import KINDS
-from labkit.errors import ToolOutput
+from labkit.errors import CommandFailed
 from labkit.placement import docker, waiting
 from labkit.tools import repeat, services
 from labkit.tools.applications import APPLICATIONS, families
@@ -126,7 +126,7 @@ def test_two_tools_run_in_one_window(make_trial):
             }
         )
         nobody = services.netperf(server.own_address, seconds=1, port=9)
-        with pytest.raises(ToolOutput, match="netserver listening"):
+        with pytest.raises(CommandFailed, match="netserver listening"):
             trial.measure(repeat.repeated(nobody, seconds=2, grace=0), inside=server)
     one, other = found["stream"], found["netperf"]
     measurement = repeat.combine([("stream", one), ("netperf", other)])

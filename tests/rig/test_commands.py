@@ -5,12 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import nbformat
 import pytest
 from click.testing import CliRunner
 from nbclient import NotebookClient
+from sshd import wait_for
 
 from labkit import cli, load, project, studies
 from labkit.notebooks import execute
@@ -25,11 +25,6 @@ SMALL = {"services": "[linpack]", "cases": "['1']", "blocks": "3"}
 PATIENCE = 900.0
 
 
-def seen(folder):
-    (campaign,) = find([folder])
-    return campaign
-
-
 def test_a_run_without_a_terminal_is_shown_ended_and_resumed(tmp_path):
     given = [word for pair in SMALL.items() for word in ("-p", *pair)]
     run = [sys.executable, "-m", "labkit.cli", "run", "interference", "-P", "tiny", "--wait"]
@@ -39,18 +34,16 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(tmp_path):
         process = subprocess.Popen(
             ["nohup", *run], cwd=SHIPPED, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
-    deadline = time.monotonic() + PATIENCE
-    while not sum(one.done for one in find([folder])) and time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.3)
-    running = seen(folder)
+    wait_for(lambda: process.poll() is not None or any(x.done for x in find([folder])), PATIENCE)
+    assert process.poll() is None, log.read_text()
+    (running,) = find([folder])
     os.kill(process.pid, signal.SIGTERM)
     assert (running.state, running.study) == ("running", "interference"), log.read_text()
     assert running.process.startswith("process ") and running.done >= 1
     assert process.wait(PATIENCE) == 1
     assert "labkit: interrupted; what was measured is kept" in log.read_text()
     assert "Traceback" not in log.read_text()
-    stopped = seen(folder)
+    (stopped,) = find([folder])
     assert stopped.state == "stopped" and stopped.done >= running.done
     # The rig is down again.
     assert netns.existing() == [] and lock.current_holder() is None
@@ -60,7 +53,7 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(tmp_path):
     text = (tmp_path / "said").read_text()
     assert resumed.returncode == 0, text
     assert "measuring interference (tiny)" in text and text.endswith(".ipynb\n")
-    finished = seen(folder)
+    (finished,) = find([folder])
     assert finished.state == "finished"
     assert len(load(folder).trials) == len(load(folder).ok) == finished.planned
 
@@ -85,11 +78,10 @@ def test_a_question_is_answered_by_measuring(tmp_path, monkeypatch):
 
 def start_notebook(folder):
     """Execute the first notebook, and return what it showed."""
-    output = folder / "out.ipynb"
     given = {"rig": "virtual", "data": str(folder), "networks": ["nat"], "blocks": 1}
     given |= {"messages": 200}
-    execute(project("notebooks/00-start.ipynb"), output, given, cwd=project())
-    cells = nbformat.read(output, as_version=4).cells
+    execute(project("notebooks/00-start.ipynb"), folder / "out.ipynb", given, cwd=project())
+    cells = nbformat.read(folder / "out.ipynb", as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     return [output["data"] for output in outputs if "data" in output]
 
@@ -113,8 +105,7 @@ def cells(parameters, *sources):
     """Execute cells as a notebook in the project's folder, the first with the tag `parameters`."""
     first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
     notebook = nbformat.v4.new_notebook(cells=[first, *map(nbformat.v4.new_code_cell, sources)])
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3")
-    client.execute(cwd=str(project()))
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(project()))
 
 
 def test_the_study_of_the_howto_measures_and_analyses(tmp_path):

@@ -85,32 +85,22 @@ def test_data_status_and_files_of_a_host(host, tmp_path):
     assert copy.stat().st_mode == source.stat().st_mode
 
 
-def switches():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-
-
 def test_waiting_does_not_poll_and_can_be_interrupted(host):
-    host.run("true")
-    before = switches()
+    with ThreadPoolExecutor(6) as pool:
+        texts = pool.map(lambda number: host.run("echo", str(number)).stdout, range(6))
+        assert list(texts) == [f"{number}\n" for number in range(6)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
     host.run("sleep", "2")
     # Starting and ending takes some context switches; two seconds of waiting add none.
-    assert switches() - before < 40
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 40
     main = threading.main_thread().ident
     timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
     begin = time.monotonic()
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         host.run("sleep", "200", timeout=250)
-    assert time.monotonic() - begin < 200  # it was interrupted before the command ended
+    assert time.monotonic() - begin < 200, "it was not interrupted"
     assert host.run("echo", "again").stdout == "again\n"
-
-
-def test_commands_from_many_threads(host):
-    def run(number):
-        return host.run("sh", "-c", 'sleep 0.1; echo "$1"', "sh", str(number)).stdout
-
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(run, range(6))) == [f"{number}\n" for number in range(6)]
 
 
 # Connections that are lost or hang.
@@ -311,9 +301,9 @@ def test_processes_of_others_are_left_alone(start, tmp_path, mark):
         job.stop()
         assert other.poll() is None
         other.kill()
-    ours = start("sleep", "300", name="1")
-    theirs = start("sleep", "300", name="2", label=mark.replace("lkt-", "lkt-other-"))
-    odd = start("sleep", "300", name="3", label=mark + "a.b/")
+    others = mark.replace("lkt-", "lkt-other-")
+    labels = {"1": mark, "2": others, "3": f"{mark}a.b/"}
+    ours, theirs, odd = (start("sleep", "300", name=name, label=labels[name]) for name in labels)
     assert stop_labelled(HERE, mark + "axb") == []
     assert len(stop_labelled(HERE, mark + "a.b")) == 1 and not odd.running()
     stop_labelled(HERE, mark)

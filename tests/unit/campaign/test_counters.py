@@ -23,7 +23,7 @@ MINE = os.getpid()
 def proc(monkeypatch):
     """The text of every file that is read, by its path."""
     texts: dict[str, str] = {}
-    monkeypatch.setattr(agent, "read", lambda path: texts.get(path, "").strip())
+    monkeypatch.setattr(agent, "read", lambda path, default="": texts.get(path, default))
     return texts
 
 
