@@ -295,17 +295,17 @@ class Plan:
         lines += [f"expected duration: {duration}"]
         lines += ["fewer than 5 blocks: this is a pilot"] * (self.blocks < 5)
         lines += [f"infeasible: {label}: {why}" for label, why in self.design.infeasible.items()]
+        lines += [f"condition: {' | '.join(dict(conditions[0].levels))}"]
+        lines += [f"{number:9}: {one.key}" for number, one in enumerate(conditions, start=1)]
         for number, block in enumerate(self.design.order, start=1):
-            lines += [f"block {number}: {', '.join(conditions[index].key for index in block)}"]
+            lines += [f"block {number}: conditions {' '.join(str(index + 1) for index in block)}"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head, _, order = html.escape(str(self)).partition("\nblock 1: ")
+        head, _, rest = html.escape(str(self)).partition("\ncondition: ")
         shown, style = head.replace("\n", "<li>"), "white-space:pre-wrap"
-        order = f"<pre style='{style}'>block 1: {order}</pre>"
-        return (
-            f"<ul><li>{shown}</ul><details><summary>order of the trials</summary>{order}</details>"
-        )
+        order = f"<summary>conditions and their order</summary><pre style='{style}'>condition: "
+        return f"<ul><li>{shown}</ul><details>{order}{rest}</pre></details>"
 
 
 def code_digest(function: Callable[..., Any]) -> str:
