@@ -26,20 +26,25 @@ _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 def page(executed: Path, output: Path, *, note: str = "") -> str:
     """Write an executed notebook as one HTML file that loads nothing, and return its title.
 
-    It begins with its title, and `note` stands below; cells tagged ``hide`` are left out. The file
-    is replaced at once or not at all, and the same notebook gives the same bytes.
+    It begins with its title, and `note` stands below; cells tagged ``hide`` are left out, and those
+    that hand answers to the index. Only in a report, which has a ledger, has it links to the other
+    pages. The file is replaced at once or not at all, and the same notebook gives the same bytes.
     """
     from nbconvert import HTMLExporter  # slow to import
 
     document = json.loads(executed.read_text(encoding="utf-8"))
     heading, *cells = [
-        one for one in document["cells"] if not _HIDDEN & {*one["metadata"].get("tags", [])}
+        one
+        for one in document["cells"]
+        if not _HIDDEN & {*one["metadata"].get("tags", [])}
+        and not any(ANSWER in output.get("data", {}) for output in one.get("outputs", []))
     ]
     title = "".join(heading["source"]).splitlines()[0].lstrip("# ")
     text = f'<p class="note">{html(note)}</p>' if note else ""
     small = {"cell_type": "markdown", "id": "note", "metadata": {}, "source": text}
     document["cells"] = [heading, small, *cells]
-    about = {"title": title, "page": output.name, "version": VERSION}
+    reported = output.with_name("ledger.csv").exists()
+    about = {"title": title, "page": output.name, "reported": reported, "version": VERSION}
     templates = str(Path(__file__).parent / "templates")
     exporter = HTMLExporter(template_name="labkit", extra_template_basedirs=[templates])
     text, _ = exporter.from_file(io.StringIO(json.dumps(document)), about)

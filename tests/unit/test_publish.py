@@ -14,6 +14,7 @@ from labkit import cli
 from labkit.analysis import claims, overview, publish
 from labkit.analysis.html import VERDICTS, Html, Table
 from labkit.analysis.publish import ANSWER, page
+from labkit.data import load
 from labkit.errors import LabkitError
 
 HOSTILE = "<script src=https://evil.example/x.js></script><img src=x onerror=alert(1)>"
@@ -79,6 +80,14 @@ def test_a_page_has_its_title_and_texts_of_figures_and_leaves_out_what_is_hidden
     assert "secret" not in soup.get_text() and "blocks: int" not in soup.get_text()
 
 
+def test_a_page_without_a_report_has_no_links_to_others_and_each_answer_once(project):
+    campaign = load(project / "data/local/ask/x")
+    (answer,) = publish.study_pages(project / "reports", campaign)
+    soup = BeautifulSoup((project / "reports" / answer["page"]).read_text(), "html.parser")
+    assert answer["data"] == "data/local/ask/x/one" and not soup.find("nav")
+    assert not soup.find("pre", string=answer["data"])
+
+
 @given(st.lists(TEXT, min_size=1), TEXT)
 def test_every_text_of_a_table_is_shown_as_it_is(texts, caption):
     frame = pd.DataFrame({"name": texts, "number": 1.5, "own": [Html("<b>x</b>")] * len(texts)})
@@ -96,7 +105,7 @@ def project(tmp_path, monkeypatch):
         files = (cwd / parameters[one] for one in ("ledger", "answers") if one in parameters)
         data = {"text/plain": "".join(path.read_text() for path in files)}
         if "data" in parameters:
-            data[ANSWER] = {"data": parameters["data"]}
+            data = {"text/plain": parameters["data"], ANSWER: {"data": parameters["data"]}}
         if source.stem == "30-z":
             executed = executed.with_name("30-z.failed.ipynb")
         notebook(executed, nb.new_markdown_cell(f"# {source.stem}"), shown(data))
@@ -134,6 +143,9 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project):
     assert "Measured here: data/local/quick/x/one" in pages["10-x.html"]
     assert all(text in pages["index.html"] for text in ("data/local/quick/x/one", "it failed"))
     assert "data/local" in pages["90-ledger.html"] and "<title>30-z</title>" in pages["30-z.html"]
+    for text in pages.values():
+        links = [one["href"] for one in BeautifulSoup(text, "html.parser").select("nav a")]
+        assert links == ["index.html", "90-ledger.html"]
 
 
 def test_a_folder_shows_the_campaigns_that_are_in_it(project):
