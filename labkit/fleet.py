@@ -142,8 +142,9 @@ def distribute(
     try:
         for future in as_completed(futures):
             number = numbers.pop(future.key)
-            if future.status != "finished":
-                failed.append(f"block {number}: {future.exception()}")
+            # A block that was lost with its worker by now is measured again: this waits for it.
+            if error := "cancelled" if future.cancelled() else future.exception():
+                failed.append(f"block {number}: {error}")
                 continue
             block = future.result()
             store(block, folder)
