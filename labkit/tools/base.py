@@ -74,7 +74,11 @@ class Client:
 
 
 def python(program: str, action: str, **options: object) -> tuple[str, ...]:
-    """Return the command that calls a function of a file of ``labkit/tools/programs``."""
+    """Return the command that calls a function of a file of ``labkit/tools/programs``.
+
+    The text itself is an argument, and needs only Python's standard library (and Thrift), so that
+    the same program runs in a container, in a chroot, on a host and on the generator.
+    """
     text = (Path(__file__).parent / "programs" / f"{program}.py").read_text()
     return (PYTHON, "-c", text, action, json.dumps(options))
 

@@ -136,18 +136,16 @@ def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:
     has none; two that differ are a row each, the second in `Measurement.also`, with the factors
     ``service`` and ``neighbour`` exchanged.
     """
-    messages = sum(int((~service.iterations["cut"]).sum()) for _, service in measured)
-    if len(measured) == 1:
-        return replace(side_of(*measured[0]), messages=messages)
-    (name, service), (other, neighbour) = measured
-    sides = side_of(name, service, neighbour), side_of(other, neighbour, service)
-    flags = _flags(side.flags for side in sides)
-    first, second = (
-        {**side.metrics, **{f"neighbour_{key}": value for key, value in near.metrics.items()}}
-        for side, near in zip(sides, (neighbour, service), strict=True)
-    )
-    if name == other:
-        metrics = {key: (first[key] + second[key]) / 2 for key in first if key in second}
-        return Measurement({}, metrics, messages, flags)
-    also = (({"service": other, "neighbour": name}, second),)
-    return Measurement({}, first, messages, flags, also)
+    names, services = zip(*measured, strict=True)
+    others = services[::-1] if len(services) == 2 else (None,)
+    sides = list(map(side_of, names, services, others))
+    rows = [
+        {**side.metrics, **{f"neighbour_{key}": value for key, value in near.items()}}
+        for side, near in zip(sides, [one.metrics if one else {} for one in others], strict=True)
+    ]
+    if len(set(names)) < len(rows):
+        one, other = rows
+        rows = [{key: (one[key] + other[key]) / 2 for key in one if key in other}]
+    also = tuple(({"service": names[1], "neighbour": names[0]}, row) for row in rows[1:])
+    messages = sum(int((~service.iterations["cut"]).sum()) for service in services)
+    return Measurement({}, rows[0], messages, _flags(side.flags for side in sides), also)

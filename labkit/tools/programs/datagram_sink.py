@@ -1,8 +1,7 @@
 """A sink of UDP datagrams, and a count of what it takes.
 
-Runs as ``python3 -c TEXT FUNCTION OPTIONS`` with `hold` or `count`. A filter of the socket accepts
-no datagram: each is dropped and counted by the kernel as it arrives (the last column of
-``/proc/net/udp``); none is queued, copied or answered, and no process wakes up.
+A filter of the socket accepts no datagram: each is dropped and counted by the kernel as it arrives
+(the last column of ``/proc/net/udp``); none is queued, copied or answered, and no process wakes up.
 """
 
 import array

@@ -1,7 +1,6 @@
 """Times file operations, and prints a JSON document: columns of times in ns, and what was done.
 
-Runs as ``python3 -c TEXT OPERATION OPTIONS`` in containers and on hosts; needs only Python's
-standard library. Nothing is printed before the last operation has ended.
+Nothing is printed before the last operation has ended.
 """
 
 import json

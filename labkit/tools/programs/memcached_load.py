@@ -1,11 +1,10 @@
 """A load on memcached: connections that send again as soon as they are answered.
 
-Runs as ``python3 -c TEXT main OPTIONS`` with the options of `main`, and needs only the standard
-library. All keys are stored first. Then it keeps one operation under way on each of its
-connections: so many SETs, so many GETs, and again, of keys drawn at random. A latency runs from
-just before a request is written until its answer has been read; an answer that waits while other
-connections are served gets older meanwhile, as in any client with an event loop. Operations that
-begin in the measured time are printed, and the load lasts until the last is answered.
+All keys are stored first. Then it keeps one operation under way on each of its connections: so many
+SETs, so many GETs, and again, of keys drawn at random. A latency runs from just before a request is
+written until its answer has been read; an answer that waits while other connections are served gets
+older meanwhile, as in any client with an event loop. Operations that begin in the measured time are
+printed, and the load lasts until the last is answered.
 """
 
 import gc

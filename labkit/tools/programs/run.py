@@ -1,8 +1,7 @@
 """Runs a command, once or again and again, and prints a JSON document about its runs.
 
-Runs as ``python3 -c TEXT main OPTIONS COMMAND...`` in containers; needs only Python's standard
-library. Each run is in a new directory, whose files are part of the document, and in the locale C.
-Times are of the monotonic clock, which nobody can set, and which all containers of a host share.
+Each run is in a new directory, whose files are part of the document, and in the locale C. Times are
+of the monotonic clock, which nobody can set, and which all containers of a host share.
 """
 
 import json

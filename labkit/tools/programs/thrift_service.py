@@ -2,8 +2,7 @@
 
 Its calls are ``void nothing()``, ``void receive(1: binary value)`` and ``binary send(1: i32
 value)``. The library reads and writes structs as ``thrift --gen py:dynamic`` describes them, by its
-compiled protocol where that is installed. Runs as ``python3 -c TEXT FUNCTION OPTIONS`` with one of
-`serve`, `client` and `busy`, in a container, in a chroot, on a host and on the generator.
+compiled protocol where that is installed.
 """
 
 import gc
