@@ -25,14 +25,8 @@ _LINE = r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$"
 _ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +(\d+)\]$"
 _TOTAL = r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$"
 _RATE = r"^Requests/sec: +(\d+\.\d+)$"
-#: What was no file, with the words of its flag.
-_PROBLEMS = {
-    "not_200": (r"Non-2xx or 3xx responses: (\d+)", "answers were not the file"),
-    "socket_errors": (
-        r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)",
-        "errors",
-    ),
-}
+_OTHER = r"Non-2xx or 3xx responses: (\d+)"
+_ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
 
 probe = prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", TOOL, "-v")
 
@@ -72,13 +66,17 @@ def parse(
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
         metrics |= scheduled("requests_per_s", reached, float(rate))
         answered = float(read) * _BYTES[unit_b]  # printed to three digits
-        metrics |= {"throughput_mbit_per_s": answered * 8e-6 / lasted}
-        metrics |= {"answer_b": answered / requests}
+        metrics |= {
+            "throughput_mbit_per_s": answered * 8e-6 / lasted,
+            "answer_b": answered / requests,
+        }
     # The connections begin one after the other: what they could not send meanwhile is not missing.
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
-    for name, (pattern, words) in _PROBLEMS.items():
-        number = sum(int(one) for groups in found(pattern) for one in groups)
-        metrics[name] = float(number)
-        flags += flag(f"{number} of {requests} {words}", number)
+    other, errors = (
+        sum(int(one) for groups in found(kind) for one in groups) for kind in (_OTHER, _ERRORS)
+    )
+    flags += flag(f"{other} of {requests} answers were not the file", other)
+    flags += flag(f"{errors} of {requests} errors", errors)
+    metrics |= {"not_200": float(other), "socket_errors": float(errors)}
     return Measurement({}, metrics, requests, flags)
