@@ -27,7 +27,7 @@ from labkit.hosts.target import Target
 from labkit.placement import Placement, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c
 from labkit.rig import engine, lock, netns
-from labkit.rig.images import LayeredImage, Say
+from labkit.rig.images import LayeredImage, Say, folders
 from labkit.rig.networks import NAMES
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.docker import PREFIX
@@ -155,13 +155,14 @@ class Rig:
         Raises
         ------
         UsageError
-            There is no such rig or network.
+            There is no such rig, network or image.
         RigError
             The rig is in use, or this machine cannot have it.
         """
-        for name in networks:
-            if name not in NAMES:
-                raise UsageError(f"unknown network {name!r}", remedy=suggestion(name, NAMES))
+        for what, given, known in (("network", networks, NAMES), ("image", peer, folders())):
+            for name in given:
+                if name not in known:
+                    raise UsageError(f"unknown {what} {name!r}", remedy=suggestion(name, known))
         added = Additions(networks, peer, clean_peer, collector, layers)
         name = auto() if str(spec) == "auto" else str(spec)
         kind = kind_of(name)

@@ -129,6 +129,17 @@ def sent(host: Host, path: str) -> Iterator[str]:
         host.run("rm", "-f", "--", remote)
 
 
+def send(source: str, host: Host, socket: str, references: Sequence[str], say: Say) -> None:
+    """Send images from an engine of this machine to one of a host."""
+    with tempfile.NamedTemporaryFile() as archive:
+        save = ("docker", "--host", source, "save", "--output", archive.name, *references)
+        LocalHost().run(*save, timeout=1800)
+        size = Path(archive.name).stat().st_size >> 20
+        say(f"{len(references)} images ({size} MiB) go to {host.name}")
+        with sent(host, archive.name) as remote:
+            host.run("docker", "--host", socket, "load", "--input", remote, timeout=1800)
+
+
 def forget_logs(host: Host, store: str) -> None:
     """Remove the logs that clients of a killed campaign left in unpacked images."""
     host.run(*script('rm -rf -- "$1"/*/rootfs/run/trial-*', store))

@@ -6,7 +6,6 @@ Bridges, engines and mirrors are their owner's; labkit checks them before it mea
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from labkit.errors import HostUnreachable, LabkitError, RigError, UsageError, suggestion
+from labkit.errors import HostUnreachable, LabkitError, RigError
 from labkit.hosts import Host, LocalHost, SshHost, restore, stop_labelled
 from labkit.hosts.target import Target
 from labkit.paths import project
@@ -313,25 +312,12 @@ def _mirror_fault(file: RigFile, hosts: Mapping[str, Host], roles: Sequence[str]
 def _with_images(target: Target, names: Iterable[str], say: Say) -> Target:
     """Return a target with images; those that its engine lacks are sent, or else built there."""
     host, socket, folders = target.host, str(target.engine), images.folders()
-    if unknown := [name for name in names if name not in folders]:
-        raise UsageError(f"no image {unknown[0]!r}", remedy=suggestion(unknown[0], folders))
     tags = [images.tag(folders[name]) for name in names]
     lacking = [tag for tag in tags if not engine.digests(host, socket, [tag])]
     if lacking and lock.is_root() and shutil.which("dockerd"):
         images.ensure_images(LocalHost(), say)
         with engine.building_daemon(LocalHost()) as source:
-            send_images(source, host, socket, lacking, say)
+            images.send(source, host, socket, lacking, say)
     where = (str(Path(target.disk).with_name("images")), target.cgroup_parent)
     built = {name: images.ensure_image(host, socket, folders[name], *where) for name in names}
     return replace(target, images=built)
-
-
-def send_images(source: str, host: Host, socket: str, references: Sequence[str], say: Say) -> None:
-    """Send images from an engine of this machine to one of a host."""
-    with tempfile.NamedTemporaryFile() as archive:
-        save = ("docker", "--host", source, "save", "--output", archive.name, *references)
-        LocalHost().run(*save, timeout=1800)
-        size = Path(archive.name).stat().st_size >> 20
-        say(f"{len(references)} images ({size} MiB) go to {host.name}")
-        with images.sent(host, archive.name) as remote:
-            host.run("docker", "--host", socket, "load", "--input", remote, timeout=1800)

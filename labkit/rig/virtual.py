@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.errors import RigError, suggestion
+from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Settings, restore, script, stop_labelled
 from labkit.hosts.agent import CPUS
 from labkit.hosts.settings import DIRECTORY as JOURNAL
@@ -90,9 +90,13 @@ def _rig(
     spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added: Additions, say: Say
 ) -> Rig:
     """Return the rig, with the networks that were asked for and that it can have."""
-    disk, bridge = str(engine.STORAGES), {"bridge": engine.LAYER2}
+    local, disk, bridge = LocalHost(), str(engine.STORAGES), {"bridge": engine.LAYER2}
     storages, missing = images.find_storages(hosts["sut"], engine.SOCKET, disk)
-    peers = {name: _copied(built, name) for name in added.peer}
+    peers = {name: built[name] for name in added.peer}
+    known = {one.reference: one.digest for one in peers.values()}
+    # It keeps them between runs.
+    if peers and engine.digests(local, engine.PEER_SOCKET, [*known]) != known:
+        images.send(engine.SOCKET, local, engine.PEER_SOCKET, [*known], say)
     targets = {
         role: Target(
             host,
@@ -141,18 +145,6 @@ def _rig(
         missing=missing,
         mirrors=added.collector,
     )
-
-
-def _copied(available: Mapping[str, Image], name: str) -> Image:
-    """Return an image of the peer's engine, copied if it lacks it; it keeps images between runs."""
-    if name not in available:
-        raise RigError(f"the rig has no image {name!r}", remedy=suggestion(name, available))
-    image, local, sockets = available[name], LocalHost(), (engine.SOCKET, engine.PEER_SOCKET)
-    wanted = {image.reference: image.digest}
-    if engine.digests(local, engine.PEER_SOCKET, [*wanted]) != wanted:
-        copy = 'docker --host "$1" save "$3" | docker --host "$2" load >/dev/null'
-        local.run(*script(copy, *sockets, image.reference), timeout=600)
-    return image
 
 
 def cpu_map(files: Mapping[str, str]) -> dict[str, str]:

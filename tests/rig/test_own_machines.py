@@ -148,7 +148,7 @@ def test_images_are_built_over_ssh_and_sent_to_an_engine_that_lacks_them(network
         marker.touch()
         assert images.ensure_image(host, engine.SOCKET, *place) == image
         assert marker.exists(), "an image is unpacked once"
-        inventory.send_images(engine.SOCKET, peer, engine.PEER_SOCKET, [name], print)
+        images.send(engine.SOCKET, peer, engine.PEER_SOCKET, [name], print)
         assert engine.digests(peer, engine.PEER_SOCKET, [name]) == {name: image.digest}
     finally:
         for socket in (engine.SOCKET, engine.PEER_SOCKET):

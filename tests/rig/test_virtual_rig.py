@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from labkit import Rig
-from labkit.errors import RigError
 from labkit.hosts import LocalHost, Settings, labelled, script
 from labkit.rig import clean, engine, lock, netns, virtual
 
@@ -155,9 +154,3 @@ def test_an_opening_with_a_rate_and_settings_leaves_no_trace(before):
     assert traces() == before
     with lock.locked(PATIENCE):
         assert clean() == []
-
-
-def test_a_peer_needs_images_that_exist(before):
-    with pytest.raises(RigError, match="no image"), Rig.open("virtual", peer=["absent"]):
-        pass
-    assert traces() == before

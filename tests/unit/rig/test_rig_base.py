@@ -90,13 +90,17 @@ def test_clients_in_containers_need_a_peer(missing: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "networks", "what"),
-    [("virtual", ["flannel"], "unknown network 'flannel'"), ("rack", [], "no rig called 'rack'")],
+    ("spec", "added", "what"),
+    [
+        ("virtual", {"networks": ["flannel"]}, "unknown network 'flannel'"),
+        ("virtual", {"peer": ["nothing"]}, "unknown image 'nothing'"),
+        ("rack", {}, "no rig called 'rack'"),
+    ],
 )
 def test_what_is_unknown_is_an_error_before_anything_is_made(
-    spec: str, networks: list[str], what: str
+    spec: str, added: dict[str, Any], what: str
 ) -> None:
-    with pytest.raises(UsageError, match=what), Rig.open(spec, networks=networks):
+    with pytest.raises(UsageError, match=what), Rig.open(spec, **added):
         pass
 
 
