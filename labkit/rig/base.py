@@ -60,11 +60,8 @@ def kind_of(spec: str) -> Any:
     """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
     name = ".toml" if spec.endswith(".toml") else spec.partition(":")[0]
     if name not in KINDS:
-        raise UsageError(
-            f"no rig called {spec!r}",
-            remedy=f"{suggestion(spec, ('auto', 'virtual', 'dry'))}; virtual:1gbit (any rate), or "
-            "the path of a rig.toml",
-        )
+        known = ("auto", "virtual", "virtual:1gbit", "dry", "the path of a rig.toml")
+        raise UsageError(f"no rig called {spec!r}", remedy=suggestion(spec, known))
     return KINDS[name]
 
 

@@ -140,11 +140,6 @@ def send(source: str, host: Host, socket: str, references: Sequence[str], say: S
             host.run("docker", "--host", socket, "load", "--input", remote, timeout=1800)
 
 
-def forget_logs(host: Host, store: str) -> None:
-    """Remove the logs that clients of a killed campaign left in unpacked images."""
-    host.run(*script('rm -rf -- "$1"/*/rootfs/run/trial-*', store))
-
-
 # As in the registry's image: a crash loses what is built again, so no file waits for the disk.
 _BASE = """
 archive=$(mktemp --suffix=.tar)
@@ -279,10 +274,10 @@ def find_storages(
 _CLEAR = """
 awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
     while read -r mount; do umount --lazy "$mount"; done
-rm -rf --one-file-system -- "$1/bind" "$1/unions"
+rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-*
 """
 
 
-def clear_storages(host: Host, disk: str) -> None:
-    """Remove what was made for storages below a directory, also by a killed campaign."""
-    host.run(*script(_CLEAR, disk), timeout=600)
+def clear(host: Host, disk: str, store: str) -> None:
+    """Remove what campaigns made for storages, and logs of clients in unpacked images."""
+    host.run(*script(_CLEAR, disk, store), timeout=600)

@@ -38,42 +38,37 @@ def locked(patience: float = 0.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    why = f"{describe_process(current_holder())} uses it"
+                    why = f"{current_holder() or 'an unknown process'} uses it"
                     remedy = (
                         "--wait (labkit ask, run and report) waits for it; Ctrl-C there ends it"
                     )
                     raise RigInUse("the rig is in use", why=why, remedy=remedy) from None
                 time.sleep(0.2)
-        LOCK.with_name("holder").write_text(str(os.getpid()))
+        LOCK.with_name("holder").write_text(_this_process())
         yield
 
 
-def current_holder() -> int | None:
-    """Return the process that holds the rig now, or None.
+def current_holder() -> str:
+    """Return the process that holds the rig now, in words, or "".
 
     The kernel's list of locks tells, so that this never delays a process that waits for the rig.
     """
     try:
-        pid, inode = LOCK.with_name("holder").read_text(), LOCK.stat().st_ino
+        text, inode = LOCK.with_name("holder").read_text(), LOCK.stat().st_ino
     except FileNotFoundError:
-        return None
-    held = re.search(rf"FLOCK .* {pid} \S+:{inode} ", Path("/proc/locks").read_text())
-    return int(pid) if held else None
+        return ""
+    held = rf"FLOCK .* {text.split()[1]} \S+:{inode} "
+    return text if re.search(held, Path("/proc/locks").read_text()) else ""
 
 
-def describe_process(pid: int | None) -> str:
-    """Return a process in words: its number, its command, and since when it runs."""
-    if pid is None:
-        return "an unknown process"
-    try:
-        process = psutil.Process(pid)
-        if "ipykernel_launcher" in process.cmdline():  # started by labkit run, or by JupyterLab
-            process = process.parent() or process
-        words = process.cmdline()
-        since = time_text(round(process.create_time() * 1e9))
-    except psutil.Error:
-        return f"process {pid}"
-    if len(words) > 1 and Path(words[0]).name.startswith("python"):
-        words = words[1:]
-    words[:1] = [Path(word).name for word in words[:1]]
-    return f"process {pid} ({' '.join(words)[:200]}, since {since})"
+def _this_process() -> str:
+    """Return this process in words: its number, its command, and since when it runs."""
+    process = psutil.Process()
+    if "ipykernel_launcher" in process.cmdline():  # started by labkit run, or by JupyterLab
+        process = process.parent() or process
+    program, *words = process.cmdline()
+    if words and Path(program).name.startswith("python"):
+        program, *words = words
+    command = " ".join([Path(program).name, *words])[:200]
+    since = time_text(round(process.create_time() * 1e9))
+    return f"process {os.getpid()} ({command}, since {since})"

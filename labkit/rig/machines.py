@@ -82,9 +82,8 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
         removed += [f"container {container}" for container in found]
         # After the containers, since an engine keeps a network that one of them is on.
         removed += networks.remove(Target(host, "", socket, directory=jobs))
-        images.clear_storages(host, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", jobs)
-    images.forget_logs(host, f"{machine.scratch}/images")
+    images.clear(host, f"{machine.scratch}/storage", f"{machine.scratch}/images")
     if is_root:
         host.call("remove_group", group=GROUP)
     return removed

@@ -223,7 +223,7 @@ def clean() -> list[str]:
     for point in mounted():  # what a killed daemon left
         local.run("umount", "--lazy", point)
         removed.append(f"mount {point}")
-    images.clear_storages(local, str(engine.STORAGES))
+    images.clear(local, str(engine.STORAGES), str(engine.IMAGES))
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
         removed.append(f"network namespace {name}")
@@ -238,7 +238,6 @@ def clean() -> list[str]:
     removed += [f"setting {outcome}" for outcome in outcomes]
     for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
         shutil.rmtree(folder, ignore_errors=True)
-    images.forget_logs(local, str(engine.IMAGES))
     if netns.DIRECTORY.exists():
         shutil.rmtree(netns.DIRECTORY)
         removed.append(f"folder {netns.DIRECTORY}")
