@@ -102,10 +102,8 @@ def test_the_peer_may_be_the_generators_machine(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    ('name = "pair"', "name = 3", "name: Input should be a valid string"),
     ("[hosts.generator]", "[hosts.clean]", "hosts.generator: Field required"),
     ('ssh = "gen.example"', 'ssh = "-oProxyCommand=x"', "hosts.generator.ssh: String should match"),
-    ("sudo = true", "gateway = 'nc'", "hosts.sut.gateway: Extra inputs are not permitted"),
     ('["198.18.0.3"]', '["127.0.0.1"]', "hosts.sut.addresses.0: Value error, no other host"),
     ('["198.18.0.3"]', '["198.18.0.2"]', "198.18.0.2 is also in hosts.generator.addresses"),
     ('cpus = "2-3"', 'cpus = "all"', "hosts.sut.cpus: Value error, invalid CPU list: 'all'"),
@@ -116,7 +114,6 @@ MISTAKES = [
     ('"198.18.1.10/24"', '"198.18.7.10/24"', "layer 2 has no router"),
     ('"198.18.1.10/24"', '"198.18.1.2/24"', "198.18.1.2 is also in hosts.sut.bridge_address"),
     ('bridge_port = "eth2"', 'bridge_port = "eth1"', "eth1 is the host's own interface"),
-    ('["sut", "generator"]', '["clean"]', "hosts.collector.mirrors.0: Input should be 'generator'"),
     ("overlay = ", "flannel = ", "networks.flannel.[key]: Input should be 'macvlan'"),
     ('"198.18.4.10/24"', '"198.18.4.3/24"', "networks.nat: it needs 96 addresses"),
     ('"198.18.4.10/24"', '"198.18.1.20/24"', "networks.nat: a host or another network is in"),
