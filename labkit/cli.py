@@ -219,7 +219,15 @@ def _show_answers(campaigns: Path) -> None:
     from labkit.data import load
 
     say("analysing")
-    for answer in publish.study_pages(project("reports"), load(campaigns)):
+    answers = publish.study_pages(project("reports"), load(campaigns))
+    if not answers:
+        raise LabkitError(
+            f"nothing answers {campaigns.name}",
+            where="notebooks/analysis",
+            why="the study has no notebook there, or it ends without r.summary(...)",
+            remedy="write it as docs/extend.md says; what was measured is kept",
+        )
+    for answer in answers:
         if "error" in answer:
             raise LabkitError(f"the page {answer['page']} failed", why=answer["error"])
         _show(answer)
@@ -227,11 +235,12 @@ def _show_answers(campaigns: Path) -> None:
 
 
 def _show(answer: dict[str, Any]) -> None:
-    """Print the sentences of a page on what was measured."""
+    """Print the sentences of a page on what was measured, or why nothing was."""
     source = " (reference)" if answer.get("source") == "reference" else ""
-    for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
-        if row["verdict"] != "not measured":
-            click.echo(f"{sentence}{source}")
+    pairs = zip(answer["rows"], answer["sentences"], strict=True)
+    measured = [sentence for row, sentence in pairs if row["verdict"] != "not measured"]
+    for sentence in measured or answer["sentences"]:
+        click.echo(f"{sentence}{source}")
 
 
 @app.command(epilog="Examples: labkit status | labkit status data/local/quick")

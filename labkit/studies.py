@@ -162,7 +162,7 @@ def check_complete(run: Run) -> None:
     raise (TimeOver if over else LabkitError)(
         f"of {planned} planned trials {' and '.join(counts)}",
         where=str(campaign),
-        remedy="the same command goes on with them; measured trials are kept",
+        remedy="the same command, without --new, goes on with them; measured trials are kept",
     )
 
 

@@ -106,6 +106,22 @@ def test_a_study_is_measured_with_its_profile_and_answered(over, monkeypatch):
     assert run.parameters["cells"] == "quotas" and run.parameters["new"]
 
 
+@pytest.mark.parametrize(
+    ("pages", "code", "words"),
+    [
+        ([], 1, "nothing answers cpu-quota"),
+        ([{"rows": [{"verdict": "not measured"}], "sentences": ["not in it"]}], 0, "not in it\n"),
+    ],
+)
+def test_a_question_without_an_answer_says_why(pages, code, words, monkeypatch):
+    monkeypatch.setattr(studies, "measure", lambda run, **more: None)
+    monkeypatch.setattr(data, "load", lambda folder: folder)
+    shown = [{"page": "p.html", **one} for one in pages]
+    monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: shown)
+    found = CliRunner().invoke(cli.app, ["ask", "cpu-quota"])
+    assert found.exit_code == code and words in f"{found.output}{found.exception}"
+
+
 def test_a_report_answers_each_study_when_it_was_measured(monkeypatch):
     here = {"page": "p.html", "rows": [{"verdict": "differs"}], "sentences": ["a"]}
     answers = iter([[here], [{"page": "q.html", "error": "why"}], [here]])
