@@ -33,9 +33,8 @@ BOOT = (
 )
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: The device by which a program requests that CPUs wake up within a time.
-LATENCY = "/dev/cpu_dma_latency"
+BOOT_ID, LATENCY = "/proc/sys/kernel/random/boot_id", "/dev/cpu_dma_latency"
 #: The flag of a network namespace for ``setns``.
 CLONE_NEWNET = 0x40000000
 CPUS, GROUPS = "/sys/devices/system/cpu", "/sys/fs/cgroup"
@@ -723,7 +722,7 @@ LIMITS = (
     *("blkio.throttle.read_iops_device", "cpu.weight", "cpu.max", "memory.max", "memory.high"),
     *("io.max", "cgroup.freeze"),
 )
-#: The kernel's numbers of scheduling classes, and its letters of states.
+#: The kernel's numbers of scheduling classes, and letters of states of a process.
 CLASSES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
 STATES = {"T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
 #: Lines of nft or iptables-legacy-save that are not rules.
@@ -1167,7 +1166,6 @@ def probe(
         "clock_ns": time.time_ns(),
         "python": platform.python_version(),
         "user": os.geteuid(),
-        "processes": _link("/proc/self/ns/pid"),
         "scratch": os.access(place, os.W_OK),
         "free_gib": shutil.disk_usage(_nearest(place)).free / (1 << 30),
         "absent": [name for name in programs if not shutil.which(name) and not Path(name).exists()],

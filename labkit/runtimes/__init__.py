@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from labkit.runtimes.bare import Bare
 from labkit.runtimes.base import Engine, Instance, Server, placed
 from labkit.runtimes.docker import Docker
+from labkit.runtimes.jobs import Bare
 from labkit.runtimes.lxc import Lxc
 from labkit.runtimes.rkt import Rkt
 

@@ -115,6 +115,32 @@ class Jobs(Engine):
         return {**facts, "layer over": instance.image.rootfs}
 
 
+class Bare(Jobs):
+    """The ladder of baselines: processes on a clean host, under rules, in a chroot, in a group."""
+
+    def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
+        level = instance.placement.baseline_level
+        inside = ["chroot", instance.image.rootfs] if level in ("chroot", "cgroup") else []
+        return in_group(instance, [*inside, *argv]) if level == "cgroup" else [*inside, *argv]
+
+    enter = command
+
+    def expect(self, instance: Instance, started: Started) -> verify.Facts:
+        level = instance.placement.baseline_level
+        limited = verify.of_limits(instance.placement.limits) if level == "cgroup" else {}
+        # Even an empty table of rules costs time for every packet.
+        rules = {"rules of the host": "none"} if level == "clean" else {"engine rules": "yes"}
+        return {
+            **verify.of_process(instance, None),
+            "mounts": "the host's",
+            "seccomp filter": "none",
+            "root": instance.image.rootfs if level in ("chroot", "cgroup") else "/",
+            "control group": instance.group if level == "cgroup" else "none",
+            **limited,
+            **rules,
+        }
+
+
 def in_group(instance: Instance, argv: Sequence[str]) -> list[str]:
     """Return the command that runs `argv` in the instance's control group, with its limits."""
     limits = limit_files(instance.target, instance.placement.limits)

@@ -12,7 +12,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -106,50 +105,41 @@ def test_waiting_does_not_poll_and_can_be_interrupted(host):
 # Connections that are lost or hang.
 
 
-@dataclass
-class Connection:
-    """A host, and the server's processes of its connection."""
+@pytest.fixture
+def connection(server):
+    """Yield a connected host, the server's processes of its connection, and a way to signal them.
 
-    host: SshHost
-    processes: list[psutil.Process]
+    It must answer again by another connection at the end.
+    """
+    sshd = psutil.Process(server.pid)
+    known = sshd.children(recursive=True)
 
-    def signal(self, number):
-        for process in self.processes:
+    def send(number):
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-
-@pytest.fixture
-def connection(server):
-    """Yield a connected host, which must answer again by another connection at the end."""
-    sshd = psutil.Process(server.pid)
-    known = sshd.children(recursive=True)
     with closing(server.host()) as host:
         host.run("true")
         new = [one for one in sshd.children(recursive=True) if one not in known]
-        made = Connection(host, [one for one in new if "sshd" in one.name()])
-        assert made.processes
-        yield made
-        made.signal(signal.SIGKILL)
+        processes = [one for one in new if "sshd" in one.name()]
+        assert processes
+        yield SimpleNamespace(host=host, processes=processes, signal=send)
+        send(signal.SIGKILL)
         assert host.run("echo", "again").stdout == "again\n"
 
 
-def test_a_connection_that_drops_during_a_command(connection, tmp_path):
-    def drop():
-        wait_for((tmp_path / "printed").exists)
-        connection.signal(signal.SIGKILL)
-
-    dropper = threading.Thread(target=drop)
-    dropper.start()
-    text = 'echo $$; echo oops >&2; sleep 0.3; touch "$1"; sleep 300'
+@pytest.mark.parametrize("name", ["KILL", "STOP"])
+def test_a_connection_that_is_lost_or_hangs_during_a_command(connection, monkeypatch, name):
+    monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
+    pids = [str(process.pid) for process in connection.processes]
+    text = 'echo $$; echo oops >&2; sleep 0.3; kill -"$0" "$@"; exec sleep 300'
     with pytest.raises(HostUnreachable, match="dropped") as caught:
-        connection.host.run("sh", "-c", text, "sh", str(tmp_path / "printed"), timeout=6)
-    dropper.join()
+        connection.host.run("sh", "-c", text, name, *pids, timeout=3)
     evidence = caught.value.evidence
     assert evidence["stderr"] == "oops\n" and "sh" in evidence["argv"]
-    left = int(evidence["stdout"])
-    assert alive(left)  # only its own time limit ends it
-    wait_for(lambda: not alive(left))
+    # Its own time limit ends the command.
+    wait_for(lambda: not alive(int(evidence["stdout"])))
 
 
 def test_a_connection_lost_between_the_end_of_the_output_and_the_status(connection, monkeypatch):
@@ -169,16 +159,6 @@ def test_an_idle_connection_that_is_lost_or_hangs_is_replaced(connection, monkey
     monkeypatch.setattr("labkit.hosts.host.OPEN_SECONDS", 1.0)
     connection.signal(number)
     assert connection.host.run("echo", "by another").stdout == "by another\n"
-
-
-def test_a_host_that_hangs_during_a_command(connection, monkeypatch):
-    monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
-    # The command stops sshd's processes, so the harness never sees its end.
-    text = 'echo begun; sleep 0.3; kill -STOP "$@"'
-    pids = [str(process.pid) for process in connection.processes]
-    with pytest.raises(HostUnreachable, match="dropped") as caught:
-        connection.host.run("sh", "-c", text, "sh", *pids, timeout=2)
-    assert caught.value.evidence["stdout"] == "begun\n"
 
 
 def test_a_host_that_hangs_during_a_copy(connection, tmp_path, monkeypatch):

@@ -5,13 +5,13 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -22,8 +22,6 @@ from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost, Settings
 from labkit.placement import Placement, bare, container, docker, waiting
 from labkit.rig import engine, netns
-from labkit.rig.base import Rig
-from labkit.runtimes import Server
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
@@ -59,24 +57,6 @@ print(times)
 """
 #: Computes for a second or two.
 COMPUTE = 'i=0; while [ "$i" -lt 1500000 ]; do i=$((i + 1)); done'
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A window in which somebody tampers: the rig, the trial's server, and the client's process."""
-
-    lab: Rig
-    server: Server
-    client: int = 0
-
-    @property
-    def own(self):
-        """The server's CPU."""
-        return self.lab.cpu_map["sut"]
-
-    @property
-    def other(self):
-        return self.lab.cpu_map["generator"]
 
 
 def groups(pid):
@@ -126,47 +106,37 @@ def pause(scene):
         time.sleep(1)
 
 
-@contextmanager
-def then(undo):
-    try:
-        yield
-    finally:
-        undo()
+def rules_back(scene, stack):
+    stack.callback(tool, "sut", "iptables-restore", text=tool("sut", "iptables-save"))
 
 
-def rules_back(scene):
-    saved = tool("sut", "iptables-save")
-    return then(lambda: tool("sut", "iptables-restore", text=saved))
-
-
-def rate(scene):
+def rate(scene, stack):
     bucket = ("root", "tbf", "rate", "100mbit", "burst", "65536", "latency", "10ms")
     tool("sut", "tc", "qdisc", "add", "dev", "lab0", *bucket)
-    return nullcontext()
-
-
-@contextmanager
-def journalled(scene):
-    with Settings(scene.lab.hosts["sut"], "trial-tampering") as tuning:
-        assert tuning.set_file(SACK, 0)
-        with then(lambda: sack(0)):  # else it would not be restored
-            yield
 
 
 def sack(value):
     return tool("sut", "sh", "-c", f"echo {value} >{SACK}")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A placement, what is done in its window, and what the error or the flag says."""
+def journalled(scene, stack):
+    tuning = stack.enter_context(Settings(scene.lab.hosts["sut"], "trial-tampering"))
+    assert tuning.set_file(SACK, 0)
+    stack.callback(sack, 0)  # else it would not be restored
+
+
+class Case(NamedTuple):
+    """A placement, what is done in its window to a scene, and what the error or the flag says.
+
+    A scene has the rig, the trial's server and its CPU, the client's process and its CPU.
+    """
 
     name: str
     placement: Placement
-    tamper: Callable[[Scene], Any]
+    tamper: Callable[[Any], Any]
     found: str
-    #: What must be set up before the window, and is taken back after it.
-    around: Callable[[Scene], AbstractContextManager[None]] = lambda scene: nullcontext()
+    #: What must be set up before the window; a stack takes it back.
+    around: Callable[[Any, ExitStack], Any] = lambda scene, stack: None
     #: Whether the client runs in the placement.
     inside: bool = False
 
@@ -187,7 +157,7 @@ CASES = [
         HOST,
         lambda s: quota(s, 90_000, above=True),
         rf"control group \S+/labkit: .*{QUOTA(90_000)}",
-        around=lambda s: then(lambda: quota(s, None, above=True)),
+        around=lambda s, stack: stack.callback(quota, s, None, above=True),
     ),
     Case(
         "quota set and removed",
@@ -225,14 +195,14 @@ CASES = [
         CLEAN,
         lambda s: tool("clean", "nft", "add", *TABLE),
         "rules of the host: ",
-        around=lambda s: then(lambda: tool("clean", "nft", "delete", *TABLE)),
+        around=lambda s, stack: stack.callback(tool, "clean", "nft", "delete", *TABLE),
     ),
     Case(
         "MTU of the client's host",
         HOST,
         lambda s: tool("generator", *MTU, "lab0", "mtu", "576"),
         r"the clients' host \w+ did not stay .*lab0 of the host: MTU 576",
-        around=lambda s: then(lambda: tool("generator", *MTU, "lab0", "mtu", "1500")),
+        around=lambda s, stack: stack.callback(tool, "generator", *MTU, "lab0", "mtu", "1500"),
     ),
     Case(
         "MTU of the container",
@@ -251,63 +221,49 @@ CASES = [
 ]
 
 
-def computing():
-    """Return the client inside a container, where it computes."""
-    argv = ["sh", "-c", COMPUTE]
-    return [one.pid for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == argv]
-
-
-@contextmanager
-def acting(case, scene, begun, over):
-    """Do it in a window that begins within the ``with`` block, and then create `over`."""
-    failures: list[BaseException] = []
-
-    def client():
-        if case.inside:
-            return computing()
-        return [int(text)] if begun.exists() and (text := begun.read_text()) else []
-
-    def act():
-        try:
-            wait_for(client, 30.0)
-            case.tamper(Scene(scene.lab, scene.server, client()[0]))
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            over.touch()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-        assert not failures, failures
-
-
 def steady(stdout, log):
     times = json.loads(stdout or "[0]")
     return Measurement({"start_ns": np.array(times, dtype=np.int64)}, messages=len(times))
 
 
+def act(case, scene, begun, over):
+    """Tamper with a window as soon as its client runs, and then create the file `over`."""
+
+    def client():
+        if not case.inside:
+            return [int(text)] if begun.exists() and (text := begun.read_text()) else []
+        lines = psutil.process_iter(["cmdline"])
+        return [one.pid for one in lines if one.info["cmdline"] == ["sh", "-c", COMPUTE]]
+
+    try:
+        wait_for(client, 30.0)
+        scene.client = client()[0]
+        case.tamper(scene)
+    finally:
+        over.touch()
+
+
 def tampered(trial, case, lab, folder):
     """Run the trial of a case; return its error or its flags."""
     begun, over = folder / "begun", folder / "over"
-    with ExitStack() as stack:
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
         server = stack.enter_context(trial.serve(sockperf.server("block"), case.placement))
-        scene = Scene(lab, server)
-        stack.enter_context(case.around(scene))
+        own, other = lab.cpu_map["sut"], lab.cpu_map["generator"]
+        scene = SimpleNamespace(lab=lab, server=server, own=own, other=other)
+        case.around(scene, stack)
         argv = (sys.executable, "-c", STEADY, server.address, str(begun), str(over))
         load, inside = Client(argv, server.address, 20.0, steady), None
         if case.inside:
-            place = {"name": "client", "cpus": scene.other}
+            place = {"name": "client", "cpus": other}
             inside = stack.enter_context(trial.serve(waiting("net"), case.placement, **place))
             load = Client(("sh", "-c", COMPUTE), "", 20.0, steady)
-        stack.enter_context(acting(case, scene, begun, over))
+        acting = pool.submit(act, case, scene, begun, over)
         try:
             trial.measure(load, inside=inside)
         except ManipulationError as error:
             return [error.what]
+        finally:
+            acting.result()
     return list(trial.record["flags"])
 
 

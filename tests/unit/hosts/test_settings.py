@@ -95,17 +95,6 @@ def test_nothing_is_restored_that_is_gone(
     assert contents(files)[0] == "1" and states(journal) == []
 
 
-def test_what_a_killed_harness_has_set_is_restored_the_last_first(
-    files: Path, journal: str
-) -> None:
-    settings = Settings(HOST, "lkt-1", journal=journal)
-    settings.set_file(f"{files}/a", "1")
-    settings.set_files({f"{files}/b": "2", f"{files}/a": "3"})
-    assert contents(files) == ["3", "2", "c-before"]
-    assert states(journal) == [("restored", "a"), ("restored", "b"), ("restored", "a")]
-    assert contents(files) == BEFORE and states(journal) == []
-
-
 def killed(at: int, call: Callable[..., Any], **arguments: Any) -> bool:
     """Call in a child that is killed before a sync, or before it writes a setting."""
     steps = 0
