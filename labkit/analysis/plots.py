@@ -101,10 +101,12 @@ def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[s
     figure = Figure(layout="constrained")
     axes = figure.subplots()
     across = axes.get_yaxis_transform()
+    table = table.astype({"low": float, "high": float})  # of one block they are None in JSON
     known = table[table["verdict"] != "not measured"]
     band = 1 + table["margin"].max()
-    low = np.nanmin([known["low"].clip(known["estimate"] / 5).min(), 1 / band]) / 1.02
-    high = np.nanmax([known["high"].clip(upper=known["estimate"] * 5).max(), band]) * 1.02
+    ratios = known["estimate"]
+    low = np.nanmin([*known["low"].clip(ratios / 5), *ratios, 1 / band]) / 1.02
+    high = np.nanmax([*known["high"].clip(upper=ratios * 5), *ratios, band]) * 1.02
     baselines = list(dict.fromkeys(words.level(factor, level) for level in table["to"]))
     line, rows = 0.5, list[str]()
     for record in table.to_dict("records"):

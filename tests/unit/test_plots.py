@@ -87,6 +87,8 @@ def test_a_forest_has_a_label_a_row_and_a_mark_where_it_was_measured(rows, texts
     marks = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "o"]
     hollow = [line for line in marks if line.get_markerfacecolor() == "none"]
     assert len(marks) == rows - 1 and len(hollow) == (table["verdict"] == "cannot tell").sum()
+    unknown = dict.fromkeys(("low", "high"), pd.Series([None] * rows, dtype=object))
+    assert "cannot" in plots.forest(table.assign(**unknown, verdict="cannot tell"), "placement").alt
 
 
 def test_percentiles_end_where_ten_samples_lie_beyond():
