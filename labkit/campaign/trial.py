@@ -345,6 +345,12 @@ class Trial:
             cpus=(loads[0].cpus, main.cpus),
             seconds=found.ended - self._began,
         )
+        for name, server in self._servers.items():
+            if server.placement.baseline_level not in ("", "cgroup"):
+                # Its control group is the machine's or the harness's, and counts others too.
+                prefix = "" if server is main else f"{name}_"
+                for column in ("group_cpu_ns", "group_cpu_use"):
+                    counted.pop(f"{prefix}{column}", None)
         self.counters |= {"harness_wakeups": found.wakeups} | counted
         self.counters |= self.rig.cache_line_of(found.texts["line"])
         for one in measurements.values():
@@ -414,8 +420,7 @@ class Trial:
             prefix = "" if name == self._main else f"{name}_"
             ends = (end for key, end in found.ends.items() if end and clients[key][1] is server)
             used = self.counters.get(f"{prefix}cpu_ns", 0.0) + sum(map(window.cpu_ns, ends))
-            grouped = server.placement.baseline_level in ("", "cgroup")
-            group = self.counters.get(f"{prefix}group_cpu_ns", used) if grouped else used
+            group = self.counters.get(f"{prefix}group_cpu_ns", used)
             # The allowances are for the ticks of what clients have used.
             if used > 1.05 * group + 5 * window.TICK_NS:
                 counted = f"{name}: its control group used {group / 1e9:.2f} s of CPU time"

@@ -63,6 +63,8 @@ def test_a_client_inside_a_placement_has_its_cpus_namespaces_and_own_log(
     assert mechanisms["cpu_ns"] < 50e6  # the server itself sleeps
     if placement.runtime == "docker" or placement.baseline_level == "cgroup":
         assert mechanisms["group_cpu_ns"] > 400e6
+    else:
+        assert not {"group_cpu_ns", "group_cpu_use"} & set(mechanisms)
     own_name = words[0] != Path("/etc/hostname").read_text().strip()
     assert own_name == (placement == NAT)
 
