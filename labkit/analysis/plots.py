@@ -121,7 +121,8 @@ def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[s
             color = _PALETTE[0] if verdict.startswith("differs") else _INK
             face = "none" if verdict == "cannot tell" else color
             reach = np.clip([[record["low"]], [record["high"]]], low, high) - record["estimate"]
-            axes.errorbar(record["estimate"], line, None, abs(reach), "o", color=color, mfc=face)
+            look: dict[str, Any] = {"fmt": "o", "color": color, "mfc": face, "clip_on": False}
+            axes.errorbar(record["estimate"], line, None, abs(reach), **look)
             ends = (line - 0.5, line + 0.5)
             axes.fill_betweenx(ends, 1 / band, band, color=_INK, alpha=0.3, linewidth=0)
             axes.vlines(1, *ends, color=_INK, linewidth=1)
