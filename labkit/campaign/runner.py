@@ -313,11 +313,11 @@ def _locked(folder: Path, operation: int) -> Iterator[None]:
             handle.truncate(0)
 
 
+@dataclass(frozen=True)
 class Store:
     """One campaign's directory; open one with `resume_or_begin`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     @classmethod
     def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
@@ -348,10 +348,9 @@ class Store:
         with _locked(self.path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             shutil.rmtree(self.path / _PART, ignore_errors=True)
             stored = {path.name for path in self.path.glob("trials/*")}
-            samples = self.path.glob("samples.parquet/*")
-            torn = [path for path in samples if path.stem not in stored]
-            for path in {*torn, *self.path.rglob(".*.tmp")}:
-                path.unlink()
+            for path in [*self.path.rglob(".*.tmp"), *self.path.glob("samples.parquet/*")]:
+                if path.stem not in stored:
+                    path.unlink(missing_ok=True)
             yield
 
     def attempts(self) -> list[dict[str, Any]]:
@@ -379,8 +378,7 @@ class Store:
         trial, attempt = (record["rows"][0][key] for key in ("trial", "attempt"))
         name, part, trials = f"{trial}-a{attempt}", self.path / _PART, self.path / "trials"
         if samples:
-            path = self.path / "samples.parquet" / f"{name}.parquet"
-            write_samples(path, trial, attempt, samples)
+            write_samples(self.path / f"samples.parquet/{name}.parquet", trial, attempt, samples)
         for log, text in logs.items():
             if text:
                 write(part / log, text.encode())

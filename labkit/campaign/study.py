@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +174,10 @@ class Study:
         Conditions that it cannot run are left out, with the reason.
         """
         settings = self.settings_on(rig)
+        more: dict[str, Any] = {"only": self.only, "twice": self.twice, "together": self.together}
+        infeasible = partial(self.why_infeasible, rig, settings)
         ordered = design.make_design(
-            self.levels,
-            blocks=blocks,
-            seed=seed,
-            only=self.only,
-            twice=self.twice,
-            infeasible=lambda levels: self.why_infeasible(rig, settings, levels),
-            together=self.together,
+            self.levels, blocks=blocks, seed=seed, infeasible=infeasible, **more
         )
         return Plan(self, rig, ordered, blocks, seed, settings)
 
@@ -234,14 +230,13 @@ class Plan:
                 for role in roles
             },
             "rig": rig,
-            "hosts": design.canonical(
-                {role: of.get("stable", {}) for role, of in self.facts.items()}
-            ),
+            "hosts": design.canonical({n: of.get("stable", {}) for n, of in self.facts.items()}),
         }
 
     def as_record(self) -> dict[str, Any]:
         """Return the plan as ``plan.json`` holds it."""
         study, shared = self.study, ("study", "settings", "margin", "blocks", "seed", "order")
+        conditions, infeasible = self.design.conditions, self.design.infeasible
         return {
             **{name: self.identity[name] for name in shared},
             "identity": self.identity,
@@ -250,12 +245,8 @@ class Plan:
             "baseline": {name: level_label(level) for name, level in study.baseline.items()},
             # What was to be compared was fixed before measuring; a page may show more.
             "outcomes": list(study.outcomes),
-            "conditions": [
-                {"levels": one.texts, "repeat": one.repeat} for one in self.design.conditions
-            ],
-            "infeasible": [
-                {"condition": n, "reason": x} for n, x in self.design.infeasible.items()
-            ],
+            "conditions": [{"levels": one.texts, "repeat": one.repeat} for one in conditions],
+            "infeasible": [{"condition": n, "reason": x} for n, x in infeasible.items()],
             "rig": self.rig.describe(),
         }
 
@@ -322,9 +313,7 @@ def code_digest(function: Callable[..., Any]) -> str:
         sources = [textwrap.dedent(inspect.getsource(one)) for one in functions]
         code = "\n".join(ast.dump(ast.parse(source)) for source in sources)
     except (OSError, TypeError, SyntaxError):
-        raise UsageError(
-            f"the source of {function!r} cannot be read",
-            why="a plan's identity includes the code of the protocol and of what it calls",
-            remedy="define it with def, in the notebook or in a file",
-        ) from None
+        why = "a plan's identity includes the code of the protocol and of what it calls"
+        remedy = "define it with def, in the notebook or in a file"
+        raise UsageError(f"no source of {function!r}", why=why, remedy=remedy) from None
     return hashlib.sha256(code.encode()).hexdigest()[:16]
