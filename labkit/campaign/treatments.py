@@ -145,16 +145,12 @@ class PacketCapture(Treatment):
     """Capturing traffic at the switch (`Trial.capture`), "on" or "off"."""
 
     known = ("off", "on")
+    capabilities: ClassVar = {"on": "collector"}
     #: The roles whose ports are mirrored to the collector.
     of: Sequence[str] = ("sut", "clean")
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
         return {"collector": tuple(self.of)} if "on" in levels else {}
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        if level != "on" or "collector" in rig.targets:
-            return None
-        return rig.missing.get("collector", "the rig has no collector")
 
 
 class SecondHost(Treatment):
@@ -171,11 +167,11 @@ class SecondHost(Treatment):
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         if level != self.at:
             return None
-        if "peer" not in rig.targets:
-            return rig.missing.get("peer", "the rig has no second host with an engine")
         clean = any(getattr(one, "baseline_level", "") == "clean" for one in levels.values())
         lacking = self.spread and clean and "clean-peer" not in rig.targets
-        return "the rig has one host without an engine" if lacking else None
+        return rig.missing.get(
+            "peer", "the rig has one host without an engine" if lacking else None
+        )
 
 
 class Pinning(Treatment):
@@ -386,9 +382,6 @@ class PacketSteering(Treatment):
         return ENDS
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        roles = self.ends(rig, level)
-        if absent := [role for role in roles if role not in rig.targets]:
-            return f"the rig has no host {absent[0]}"
         for host, masks in self.values(rig, level) if level != "off" else ():
             if not masks:
                 return f"{host.name}: an interface has no receive queue with rps_cpus"
