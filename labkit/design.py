@@ -81,8 +81,6 @@ def combinations(
 
     `only` names the factors that it depends on.
     """
-    if not factors:
-        raise UsageError("a study needs at least one factor")
     for name, levels in factors.items():
         labels = [level_label(level) for level in levels]
         if not labels or len(set(labels)) != len(labels):
