@@ -77,15 +77,6 @@ def test_a_missing_capability_makes_placements_infeasible(lacking: str) -> None:
     assert not [p for p in placements if make_rig().infeasible(p)]
 
 
-@pytest.mark.parametrize("missing", [{}, {"peer": "one machine only"}])
-def test_clients_in_containers_need_a_peer(missing: dict[str, str]) -> None:
-    rig, both = make_rig(missing=missing), treatments.SecondHost(at="both")
-    expected = missing.get("peer", "the rig has no second host with an engine")
-    assert both.feasibility(rig, "both", {}) == expected
-    assert both.feasibility(rig, "server", {}) is None
-    assert both.feasibility(make_rig(targets={"peer": target()}), "both", {}) is None
-
-
 # Opening and closing.
 
 
