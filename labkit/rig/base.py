@@ -135,11 +135,9 @@ class Rig:
         networks : sequence of str
             Networks between containers, of ``labkit.placement.NETWORKS``.
         peer : sequence of str
-            Images of ``containers/`` for the engine of a second host, ``peer``, which is for
-            clients in containers: the generator stays without firewall rules.
+            Images of ``containers/`` for a second engine, of the host ``peer``.
         clean_peer : bool
-            Whether the virtual rig has a second host without an engine, ``clean-peer``, for a clean
-            baseline at ``peer``.
+            Whether the virtual rig has ``clean-peer``, for a clean baseline at ``peer``.
         collector : sequence of str
             Roles whose traffic a further host, ``collector``, captures.
         layers : sequence of LayeredImage
@@ -224,9 +222,8 @@ class Rig:
     def cache_line(self) -> dict[str, float]:
         """Return the time of a cache line from the generator's CPU to the SUT's and back.
 
-        ``cache_line_ns``, and ``cache_line_ratio`` to the least of the campaign. Empty where the
-        two are separate machines or one CPU, where the kernel does not say that they share a cache,
-        or where a time would not tell it (`labkit.hosts.cache_line`).
+        ``cache_line_ns``, and ``cache_line_ratio`` to the least of the campaign. Empty where no
+        time is taken, or it would not tell whether they share a cache (`labkit.hosts.cache_line`).
         """
         argv = self.cache_line_command()
         return self.cache_line_of(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}

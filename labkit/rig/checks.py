@@ -52,10 +52,7 @@ class Check(NamedTuple):
 
 
 def programs(role: str = "") -> list[dict[str, str]]:
-    """Return the programs that a host of a rig.toml, or by default this machine, should have.
-
-    They are the rows of programs.txt; a name may be the path of a file.
-    """
+    """Return the rows of programs.txt that a host of a rig.toml, or this machine, should have."""
     keys = ("name", "package", "use", "roles", "purpose")
     text = resources.files("labkit.rig").joinpath("programs.txt").read_text("utf-8")
     lines = [line.split(":", 4) for line in text.splitlines() if not line.startswith("#")]
@@ -91,8 +88,7 @@ class Seen:
     def drivers(self) -> dict[str, str]:
         """The driver of each lab interface, "" where it cannot be read."""
         known = self.facts["stable"]["interfaces"]
-        names = self.machine.interfaces if self.machine else []
-        return {name: str(known.get(name, {}).get("driver") or "") for name in names}
+        return {name: str(of.get("driver") or "") for name, of in known.items()}
 
 
 def on_host(machine: Machine | None, text: str) -> str:

@@ -70,10 +70,9 @@ def ensure_images(local: LocalHost, say: Say) -> dict[str, Image]:
 
 
 def ensure_image(host: Host, socket: str, folder: Path, store: str, parent: str) -> Image:
-    """Return an image of an engine, built and unpacked where that is missing.
+    """Return an image of an engine, built, and unpacked below `store`, where that is missing.
 
-    Its root file system is unpacked below `store`, a directory of the host. `parent` is the control
-    group of the build.
+    `parent` is the control group of the build.
     """
     reference, place = tag(folder), _unpacked(store, folder)
     if not engine.digests(host, socket, [reference]):
@@ -208,10 +207,7 @@ def write_layer(layer: Layer, number: int, archive: Path) -> None:
 
 
 def ensure_layers(target: Target, image: LayeredImage) -> Image:
-    """Return a layered image of the target's engine, built where it lacks it.
-
-    Its name changes with anything in it.
-    """
+    """Return a layered image of the target's engine; its name changes with anything in it."""
     host, socket, base = target.host, str(target.engine), target.images[LAYERS_BASE]
     content = f"{_FORMAT} {base.digest} {[*map(dict, image.layers)]}"
     reference = f"labkit/layers:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
@@ -229,9 +225,8 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
 
 def with_layers(target: Target, wanted: Sequence[LayeredImage], say: Say) -> Target:
     """Return a target with layered images, building those that its engine lacks."""
-    if not wanted or not target.engine:
-        return target
-    say("building layered images where the engine lacks them (the first time takes minutes)")
+    if wanted:
+        say("building layered images where the engine lacks them (the first time takes minutes)")
     built = {image.name: ensure_layers(target, image) for image in wanted}
     return replace(target, images={**target.images, **built})
 

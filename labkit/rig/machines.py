@@ -165,8 +165,7 @@ def check(spec: str) -> None:
 def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
     """Connect the rig of a file, checked and with its images, for the duration of a ``with`` block.
 
-    Whatever a trial left on the hosts has no owner, and is removed at both ends. The lock cannot
-    tell whether another machine uses the same hosts.
+    The lock cannot tell whether another machine uses the same hosts.
     """
     file = read_rigfile(project(spec))
     say(f"connecting to {', '.join(file.machines)}")

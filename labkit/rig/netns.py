@@ -141,10 +141,7 @@ def bits_per_second(spec: str) -> int:
 
 
 def unhook_switch(local: LocalHost) -> None:
-    """Keep frames that the switch forwards from passing a firewall.
-
-    Call it once an engine runs, since an engine may load the hooks for every namespace.
-    """
+    """Keep frames of the switch from passing a firewall, whose hooks an engine may have loaded."""
     off = '[ ! -d "$1" ] || for hook in "$1"/bridge-nf-call-*; do echo 0 >"$hook"; done'
     enter = ("nsenter", f"--net=/run/netns/{SWITCH}")
     local.run(*enter, *script(off, "/proc/sys/net/bridge"))
@@ -154,8 +151,7 @@ def unhook_switch(local: LocalHost) -> None:
 def mirrored(roles: Sequence[str]) -> Iterator[None]:
     """Mirror the ports of roles to the collector inside a ``with`` block.
 
-    It is a filter on the switch's ends, so that each packet from or to a host is seen once. Every
-    kernel has the u32 filter.
+    Each packet from or to a host is seen once. Every kernel has the u32 filter.
     """
     plugs = [plug(role, index) for role in roles for index in range(len(PORTS[role]))]
     on = "".join(f"qdisc add dev {end} clsact\n" for end in plugs)

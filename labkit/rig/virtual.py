@@ -150,8 +150,8 @@ def _rig(
 def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
     """Return the CPU of each role; with two CPUs, the harness sleeps on the generator's.
 
-    Two threads of one core slow each other down, so CPUs of different cores come first. `files` are
-    those of the machine's facts; a container may have fewer CPUs.
+    Two threads of one core slow each other down, so CPUs of different cores come first. A container
+    may have fewer CPUs than the machine, of whose facts `files` are.
     """
     allowed = os.sched_getaffinity(1) or {0}
     cpus = sorted(allowed, key=lambda cpu: (_threads(files, cpu).index(cpu), cpu))
@@ -167,10 +167,7 @@ def _threads(files: Mapping[str, str], cpu: int) -> tuple[int, ...]:
 
 
 def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
-    """Return a CPU map with the roles that a study adds.
-
-    Workloads of the peers share the generator's CPU, and captures the harness's.
-    """
+    """Return a CPU map with the peers on the generator's CPU, and captures on the harness's."""
     ends = {PEER: "generator", CLEAN_PEER: "generator", COLLECTOR: "harness"}
     return {**cpus, **{role: cpus[end] for role, end in ends.items() if role in roles}}
 
