@@ -72,7 +72,7 @@ install() {
     local lock=$1
     shift
     say "installing the packages of $lock into .venv"
-    scripts/uv.sh pip "$@" --quiet --require-hashes "$lock" || {
+    scripts/uv.sh pip "$@" "$lock" --quiet --require-hashes || {
         say "uv did not manage here; taking pip (slower)"
         .venv/bin/python -m pip install --quiet --no-deps --require-hashes -r "$lock"
     }
