@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
 import yaml
 
@@ -265,17 +266,21 @@ def test_the_profiles_decide_take_about_a_day_where_everything_was_built(monkeyp
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_the_profiles_ask_answer_the_headline_of_their_page_in_their_time(study, monkeypatch):
+def test_the_profiles_ask_answer_the_headline_of_their_page_in_their_time(
+    study, tmp_path, monkeypatch
+):
     plan = plan_of(study, "ask", recorded_rig(study))
     assert plan.blocks >= 6 and len(plan.design.conditions) <= 8
     assert plan.seconds <= 145 and not plan.design.infeasible
     # The page's cells, but for what they display, on what the reference has of these conditions.
     campaign = labkit.load(REFERENCE / study.partition("-")[2])
-    asked = [one.texts for one in plan.design.conditions]
-    levels = campaign.trials[[*asked[0]]].astype(str).to_dict("records")
-    part = replace(campaign)
-    part.__dict__["trials"] = campaign.trials[[one in asked for one in levels]]
-    monkeypatch.setattr(results, "load", lambda path: part)
+    asked = pd.DataFrame([one.texts for one in plan.design.conditions]).drop_duplicates()
+    rows = campaign.rows.astype(dict.fromkeys(asked, str)).merge(asked)
+    factors = {name: list(asked[name].unique()) for name in asked}
+    about = {**campaign.plan, "factors": {**campaign.plan["factors"], **factors}}
+    (tmp_path / "plan.json").write_text(json.dumps(about))
+    rows.to_parquet(tmp_path / "trials.parquet")
+    monkeypatch.setattr(results, "load", lambda path: labkit.load(tmp_path))
     shown = []
     monkeypatch.setattr(results, "display", lambda data, raw: shown.append(data))
     cells = nbformat.read(ANALYSIS / f"{study}.ipynb", 4).cells
