@@ -33,7 +33,7 @@ from labkit.errors import UsageError
 from labkit.paths import project, relative
 from labkit.units import column as described
 
-#: Flags of trials that were kept although a hypervisor had slowed their CPUs or moved them apart.
+#: Flags of a trial with a slow CPU, or with CPUs that share no cache.
 _DISTURBED = "shared no cache|the CPU was slow"
 Names = str | Sequence[str]
 Shown = plots.Figure | Html
@@ -278,13 +278,18 @@ class Results:
 
     def _calm_verdict(self, column: str, cells: Any, margin: float) -> str:
         """Return the verdict of the trials whose CPUs were not disturbed; "" without others."""
-        disturbed = self.trials["flags"].str.contains(_DISTURBED)
-        if not disturbed.any():
+        if self._calm is None:
             return ""
-        calm = BlockTable(self.trials[~disturbed], list(self.campaign.factors))
         with contextlib.suppress(NotMeasured):
-            return str(stats.row(calm.cells(column, *cells), margin, 0.05)["verdict"])
+            return str(stats.row(self._calm.cells(column, *cells), margin, 0.05)["verdict"])
         return "not measured"
+
+    @cached_property
+    def _calm(self) -> BlockTable | None:
+        """Trials whose CPUs were not disturbed, where there are others."""
+        disturbed = self.trials["flags"].str.contains(_DISTURBED)
+        calm = self.trials[~disturbed]
+        return BlockTable(calm, list(self.campaign.factors)) if disturbed.any() else None
 
     def _reason(self, cell: Mapping[str, Any]) -> str | None:
         """Return why a cell has no trial: "" if it was never planned, None if it has trials."""

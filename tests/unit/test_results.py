@@ -7,7 +7,9 @@ import pytest
 from made_up import write
 
 from labkit import compare, results
+from labkit.campaign.treatments import CPU_SLOW
 from labkit.errors import UsageError
+from labkit.hosts.cache_line import CPUS_APART
 
 #: Times and switches by placement and way of waiting.
 TIMES = {"bare": 1.0, "docker": 1.4, "block": 5000.0, "spin": 2500.0}
@@ -138,7 +140,7 @@ def test_a_verdict_that_rests_on_disturbed_trials_is_none(blocking):
         trials = blocking.campaign.trials
         few = (trials["place"] == place) & (trials["block"] == 1)
         many = (place == "") & (trials["block"] > 3)
-        flags = trials["flags"].mask(few | many, "the CPU was slow before the operations")
+        flags = trials["flags"].mask(few, CPU_SLOW).mask(many, CPUS_APART)
         disturbed = results(part.campaign.path).where(wait="block")
         disturbed.campaign.__dict__["trials"] = trials.assign(flags=flags)
         row = row_of(disturbed.compare("place", to="bare"), "docker")
