@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.hosts import Host, agent
-from labkit.hosts.cache_line import CPUS_APART, apart
+from labkit.hosts.cache_line import CPUS_APART, share_no_cache
 from labkit.placement import parse_cpus
 
 Snapshot = dict[str, Any]
@@ -119,12 +119,12 @@ def mechanisms(kernel: Kernel, messages: int) -> dict[str, float]:
 
 def of_placements(kernel: Kernel) -> dict[str, float]:
     """Return what the named placements of a host used and lost, prefixed by their names."""
-    earlier, later = (one.get("beside", {}) for one in (kernel.before, kernel.after))
+    first, last = (one.get("beside", {}) for one in (kernel.before, kernel.after))
     elapsed = kernel.after["clock_ns"] - kernel.before["clock_ns"]
     return {
         f"{name}_{column}": value
-        for name, after in later.items()
-        for column, value in used(earlier.get(name, {}), after, elapsed).items()
+        for name, counts in last.items()
+        for column, value in used(first.get(name, {}), counts, elapsed).items()
     }
 
 
@@ -218,7 +218,7 @@ def validity(counters: Mapping[str, float]) -> list[str]:
     flags = []
     if counters.get("steal_worst", 0) > _STEAL:
         flags.append(f"steal {counters['steal_worst']:.1%} of a CPU")
-    if apart(counters):
+    if share_no_cache(counters):
         flags.append(CPUS_APART)
     if counters.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{counters['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")

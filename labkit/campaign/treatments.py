@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
-from labkit.hosts.cache_line import apart
+from labkit.hosts.cache_line import share_no_cache
 from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import cpu_mask, cpu_set, docker, format_cpus
 from labkit.rig import Rig
@@ -205,13 +205,13 @@ class SharedCache(Treatment):
         if level != "kept":
             return
         deadline = time.monotonic() + self._patience
-        while (moved := apart(rig.cache_line())) and time.monotonic() < deadline:
+        while (moved := share_no_cache(rig.cache_line())) and time.monotonic() < deadline:
             time.sleep(0.2)
         self._shared = not moved
         self._patience = max(self._patience / 2, self.LEAST) if moved else self.MOST
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        if level == "kept" and self._shared and apart(counters):
+        if level == "kept" and self._shared and share_no_cache(counters):
             what = "the hypervisor moved the CPUs of generator and SUT apart in the window"
             why = f"a cache line takes {counters['cache_line_ns']:.0f} ns there and back"
             remedy = 'the trial is repeated; shared_cache "as found" keeps such trials'
@@ -256,7 +256,7 @@ class IdlePolicy(Treatment):
     """
 
     known = (AS_FOUND, "held")
-    #: The settings of every machine that is still to be held.
+    #: Settings of the machines whose idle states `begin` holds.
     _machines: Sequence[Settings] = ()
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:

@@ -147,7 +147,7 @@ def timings(text: str) -> list[float]:
     return [float(row) for row in text.split() if row.replace(".", "", 1).isdecimal()]
 
 
-def apart(counters: Mapping[str, float]) -> bool:
+def share_no_cache(counters: Mapping[str, float]) -> bool:
     """Tell whether two CPUs share no cache, though they are said to (`labkit.Rig.cache_line`)."""
     return counters.get("cache_line_ratio", 0.0) > APART
 
