@@ -237,10 +237,9 @@ def _show_answers(campaigns: Path) -> None:
 def _show(answer: dict[str, Any]) -> None:
     """Print the sentences of a page on what was measured, or why nothing was."""
     source = " (reference)" if answer.get("source") == "reference" else ""
-    pairs = zip(answer["rows"], answer["sentences"], strict=True)
-    measured = [sentence for row, sentence in pairs if row["verdict"] != "not measured"]
-    for sentence in measured or answer["sentences"]:
-        click.echo(f"{sentence}{source}")
+    measured = [row for row in answer["rows"] if row["verdict"] != "not measured"]
+    for row in measured or answer["rows"]:
+        click.echo(f"{row['sentence']}{source}")
 
 
 @app.command(epilog="Examples: labkit status | labkit status data/local/quick")
@@ -422,25 +421,6 @@ def cite(folder: Path, check: bool) -> None:
         click.echo("\n".join(missing or ["nothing is missing"]))
         sys.exit(bool(missing))
     click.echo(package.cite(folder / "CITATION.cff"))
-
-
-@app.command(
-    "compare-datasets", epilog="Example: labkit compare-datasets data/reference/rps theirs/rps"
-)
-@click.argument("first", type=_FOLDER)
-@click.argument("second", type=_FOLDER)
-@click.option("--margin", default=0.02, help="Difference that counts as none.")
-def compare_datasets(first: Path, second: Path, margin: float) -> None:
-    """Compare two campaigns of one study: its baselines, and ratios to them.
-
-    Exit code 1: a difference beyond the margin is shown.
-    """
-    from labkit.analysis.rigs import compare_datasets as compare
-    from labkit.data import load
-
-    rows = compare(load(first), load(second), margin=margin)
-    click.echo(rows.to_string(index=False))
-    sys.exit(bool(rows["differs"].any()))
 
 
 if __name__ == "__main__":

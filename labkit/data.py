@@ -7,7 +7,7 @@ A campaign is a folder with these files; ``labkit dataset pack`` makes the packe
 ``sessions.json``   the facts of each host in each session
 ``trials.parquet``  packed: a row an attempt; before, ``trials/NAME/trial.json`` has it
 ``samples.parquet`` a row a sample; before packing a folder with a file an attempt
-``raw.tar.xz``      packed: the folders ``trials`` and ``logs`` without samples
+``raw.tar.xz``      packed: the folder ``trials``, which has no samples
 =================== =============================================================================
 """
 

@@ -16,12 +16,12 @@ import pyarrow.parquet as parquet
 import yaml
 from pyarrow.dataset import dataset
 
-from labkit.data import ORDER, Campaign, campaigns, load
+from labkit.data import ORDER, Campaign, campaigns
 from labkit.errors import DatasetError
 from labkit.paths import SHIPPED
 from labkit.units import column
 
-_CITATION, _SUMS = "CITATION.cff", "SHA256SUMS"
+_CITATION, _NOTES, _SUMS = "CITATION.cff", "notes.md", "SHA256SUMS"
 _LICENCE = "https://creativecommons.org/licenses/by/4.0/"
 _README = """
 Failed and flagged trials are kept. Each folder has plan.json (conditions, order, settings, rig),
@@ -35,16 +35,20 @@ Licence: CC-BY-4.0, https://creativecommons.org/licenses/by/4.0/
 def pack(folder: Path, output: Path) -> None:
     """Pack each campaign of a folder into a few files of a new one, and describe that.
 
-    The same data and library versions give the same bytes. CITATION.cff and notes.md go along.
+    All of it follows from the data, CITATION.cff (authors) and notes.md: the same data and library
+    versions give the same bytes.
     """
+    found = campaigns(folder)
+    if not found:
+        raise DatasetError("no campaign here", where=str(folder))
     output.mkdir(parents=True)
-    for campaign in campaigns(folder):
+    for campaign in found:
         home = output / campaign.path.relative_to(folder)
         if (campaign.path / "trials.parquet").is_file():
             shutil.copytree(campaign.path, home, dirs_exist_ok=True)
         else:
             _pack(campaign, home)
-    for path in (folder / _CITATION, folder / "notes.md"):
+    for path in (folder / _CITATION, folder / _NOTES):
         if path.is_file():
             shutil.copyfile(path, output / path.name)
     describe(output)
@@ -72,23 +76,16 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member.replace(uid=0, gid=0, uname="", gname="", mtime=0, mode=mode, deep=False)
 
 
-def describe(folder: Path) -> pd.DataFrame:
-    """Write the description of a folder of packed campaigns, and return a row a campaign.
-
-    All of it follows from the data, and from CITATION.cff (authors) and notes.md of the folder.
-    """
-    homes = [path.parent for path in sorted(folder.rglob("trials.parquet"))]
-    if not homes:
-        what, remedy = "no packed campaign here", "labkit dataset pack FOLDER -o OUTPUT"
-        raise DatasetError(what, where=str(folder), remedy=remedy)
-    table = pd.DataFrame([about(load(home)) for home in homes])
-    table.insert(0, "folder", [home.relative_to(folder).as_posix() for home in homes])
+def describe(folder: Path) -> None:
+    """Write the description of a folder of packed campaigns."""
+    found = campaigns(folder)
+    table = pd.DataFrame([about(one) for one in found])
+    table.insert(0, "folder", [one.path.relative_to(folder).as_posix() for one in found])
     days = sorted(table["measured"].str.split(" to ").explode())
-    machine = [
-        ", ".join(table[one].unique()) for one in ("engine", "cgroup", "kernel", "processors")
-    ]
+    names = ("engine", "cgroup", "kernel", "processors")
+    machine = [", ".join(table[name].unique()) for name in names]
     title = "; ".join([f"Costs of containers, {days[0]} to {days[-1]}", *machine])
-    paths = [path for home in homes for path in sorted(home.glob("*.parquet"))]
+    paths = sorted(path for one in found for path in one.path.glob("*.parquet"))
     fields = {one.name: _field(one) for path in paths for one in parquet.read_schema(path)}
     names = [path.relative_to(folder).as_posix() for path in paths]
     resource = {"format": "parquet", "schema": "schema.json"}
@@ -101,15 +98,12 @@ def describe(folder: Path) -> pd.DataFrame:
     }.items():
         (folder / name).write_text(json.dumps(data, indent=0, ensure_ascii=False) + "\n")
     rows = [[*table], ["---"] * len(table.columns), *table.to_numpy()]
-    lines = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
-    notes = folder / "notes.md"
-    parts = [f"# {title}\n", lines, _README]
-    parts.append(notes.read_text() if notes.is_file() else "")
-    (folder / "README.md").write_text("\n".join(parts))
+    lines = [f"| {' | '.join(map(str, row))} |" for row in rows]
+    notes = (folder / _NOTES).read_text() if (folder / _NOTES).is_file() else ""
+    (folder / "README.md").write_text("\n".join([f"# {title}\n", *lines, _README, notes]))
     shutil.copyfile(SHIPPED / "data" / "LICENSE", folder / "LICENSE")
     sums = "".join(f"{digest}  {name}\n" for name, digest in _digests(folder).items())
     (folder / _SUMS).write_text(sums)
-    return table
 
 
 def about(campaign: Campaign) -> dict[str, Any]:
@@ -123,7 +117,7 @@ def about(campaign: Campaign) -> dict[str, Any]:
         "kernel": "Linux " + facts["kernel.release"],
         "processors": facts["cpu.count"] + " CPUs " + facts["cpu.model"],
     }
-    attempts = campaign.trials.drop_duplicates(["block", "position", "attempt"])
+    attempts = campaign.trials.drop_duplicates(ORDER[:3])
     days = pd.to_datetime(attempts["started_ns"], unit="ns").dt.strftime("%Y-%m-%d")
     return {
         "measured": " to ".join(dict.fromkeys([days.min(), days.max()])),
@@ -177,27 +171,16 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def verify(folder: Path) -> list[str]:
-    """Return the problems of a described folder, a line each: files, then contents of tables."""
+    """Return the problems of a described folder, a line each."""
     lines = (folder / _SUMS).read_text().splitlines()
     listed, found = {line[66:]: line[:64] for line in lines}, _digests(folder)
     changed = sorted(dict(listed.items() ^ found.items()))
     problems = [f"{one}: altered, missing or not listed" for one in changed]
-    return problems or [problem for one in campaigns(folder) for problem in _contents(one, folder)]
-
-
-def _contents(campaign: Campaign, folder: Path) -> list[str]:
-    """Return the problems of the tables of a campaign whose files are unaltered."""
-    problems, rows = [], {"samples": 0}
-    known = {one["name"]: one for one in json.loads((folder / "schema.json").read_text())["fields"]}
-    for path in sorted(campaign.path.glob("*.parquet")):
-        table = parquet.ParquetFile(path)
-        rows[path.stem] = table.metadata.num_rows
-        for one in table.schema_arrow:
-            if known.get(one.name, {}).get("type") != _field(one)["type"]:
-                problems.append(f"{path}: schema.json has no {one.name} that is a {one.type}")
-    attempts = campaign.trials.drop_duplicates(["block", "position", "attempt"])
-    if (wanted := attempts["n_samples"].sum()) != rows["samples"]:
-        problems.append(f"{campaign.path}: {rows['samples']} samples, its trials have {wanted}")
+    for campaign in campaigns(folder) if not problems else []:
+        wanted, samples = about(campaign)["samples"], campaign.path / "samples.parquet"
+        rows = parquet.read_metadata(samples).num_rows if samples.exists() else 0
+        if rows != wanted:
+            problems.append(f"{campaign.path}: {rows} samples, its trials have {wanted}")
     return problems
 
 

@@ -93,8 +93,8 @@ def test_a_study_is_measured_with_its_profile_and_answered(over, monkeypatch):
         if over:
             raise TimeOver("trials are left")
 
-    rows = [{"verdict": "differs"}, {"verdict": "not measured"}]
-    page = {"page": "p.html", "rows": rows, "sentences": ["a", "b"]}
+    rows = [{"verdict": "differs", "sentence": "a"}, {"verdict": "not measured", "sentence": "b"}]
+    page = {"page": "p.html", "rows": rows}
     monkeypatch.setattr(studies, "measure", measure)
     monkeypatch.setattr(data, "load", lambda folder: folder)
     monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: [page])
@@ -110,7 +110,7 @@ def test_a_study_is_measured_with_its_profile_and_answered(over, monkeypatch):
     ("pages", "code", "words"),
     [
         ([], 1, "nothing answers cpu-quota"),
-        ([{"rows": [{"verdict": "not measured"}], "sentences": ["not in it"]}], 0, "not in it\n"),
+        ([{"rows": [{"verdict": "not measured", "sentence": "not in it"}]}], 0, "not in it\n"),
     ],
 )
 def test_a_question_without_an_answer_says_why(pages, code, words, monkeypatch):
@@ -123,7 +123,7 @@ def test_a_question_without_an_answer_says_why(pages, code, words, monkeypatch):
 
 
 def test_a_report_answers_each_study_when_it_was_measured(monkeypatch):
-    here = {"page": "p.html", "rows": [{"verdict": "differs"}], "sentences": ["a"]}
+    here = {"page": "p.html", "rows": [{"verdict": "differs", "sentence": "a"}]}
     answers = iter([[here], [{"page": "q.html", "error": "why"}], [here]])
     outcomes = iter([None, None, TimeOver("trials are left"), LabkitError("broken")])
 
