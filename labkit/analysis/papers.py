@@ -27,7 +27,6 @@ from labkit.units import column
 
 _PAPER = ("paper", "paper_low", "paper_high", "paper_sd")
 _RATIOS = ("paper_ratio", "paper_ratio_low", "paper_ratio_high")
-_HERE = ("here", "low", "high", "n_blocks", "ratio", "ratio_low", "ratio_high", "reason")
 
 
 def published(paper: str) -> pd.DataFrame:
@@ -43,8 +42,7 @@ def side_by_side(campaign: Campaign, paper: str, tables: Sequence[str] = ()) -> 
     """Return printed numbers next to a campaign's, of some tables or of all that it repeats.
 
     A row is a printed quantity and condition here: a number or a range of the paper with its unit,
-    ours in the unit of ``column`` with its 95 % interval and blocks, both ratios to the baseline,
-    and ``reason``, why it was not measured.
+    ours with its 95 % interval, or why it was not measured, and both ratios to the baseline.
     """
     printed = published(paper)
     entries = tomllib.loads(project(f"data/published/{paper}.toml").read_text())["table"]
@@ -56,11 +54,10 @@ def side_by_side(campaign: Campaign, paper: str, tables: Sequence[str] = ()) -> 
     evidence = Evidence(campaign)
     printed = printed[printed["item"].isin(tables or known)]
     rows = [row for entry in entries for row in _rows(evidence, printed, entry)]
-    columns = ["table", "quantity", "condition", "column", *_PAPER, "paper_unit"]
-    return pd.DataFrame(rows, columns=[*columns, *_RATIOS, *_HERE])
+    return pd.DataFrame(rows)
 
 
-def _rows(evidence: Evidence, table: pd.DataFrame, entry: Any) -> Iterator[dict[Any, Any]]:
+def _rows(evidence: Evidence, table: pd.DataFrame, entry: Any) -> Iterator[dict[str, str]]:
     """Yield the rows of one entry of the mapping."""
     table = table[table["item"].isin(entry["items"]) & table["metric"].isin([*entry["values"]])]
     factors = [name for name in table if name in evidence.campaign.factors]
@@ -68,11 +65,23 @@ def _rows(evidence: Evidence, table: pd.DataFrame, entry: Any) -> Iterator[dict[
         levels = {name: row[name] for name in factors if pd.notna(row[name])}
         to = {**levels, **entry.get("baseline", {})}
         name = entry["values"][row["metric"]].format(statistic=row["statistic"])
+        value, low, high, spread = (row[one] for one in _PAPER)
+        printed = f"{low:g} to {high:g}" if math.isnan(value) else f"{value:g}"
+        printed += "" if math.isnan(spread) else f" ± {spread:g}"
+        value, low, high = (row[one] for one in _RATIOS)
+        ratios = "" if math.isnan(low) else f"{words.ratio(low)} to {words.ratio(high)}"
         for cell in _cells(levels, entry):
             cells = [cell] if to == levels else [cell, _cells(to, entry)[0]]
-            condition = words.level([*cell], [*cell.values()])
-            about = {"quantity": column(name).text, "condition": condition, "column": name}
-            yield {**row, **about, **_here(evidence, name, cells, entry)}
+            here, ratio = _here(evidence, name, cells, entry)
+            yield {
+                "table": row["table"],
+                "quantity": column(name).text,
+                "condition": words.level([*cell], [*cell.values()]),
+                "paper": f"{printed} {row['paper_unit'].removeprefix('1')}".strip(),
+                "here [95 % interval]": here,
+                "ratio, paper": ratios if math.isnan(value) else words.ratio(value, low, high),
+                "ratio, here": ratio,
+            }
 
 
 def _quantities(table: pd.DataFrame, factors: list[str], entry: Any) -> pd.DataFrame:
@@ -87,7 +96,7 @@ def _quantities(table: pd.DataFrame, factors: list[str], entry: Any) -> pd.DataF
         ends = values.pop("low", math.nan), values.pop("high", math.nan)
         rows += [[*key, *one, *ends, spread] for one in (values or {"": math.nan}).items()]
     about = ["table", *factors, "metric", "paper_unit", "statistic"]
-    found = pd.DataFrame(rows, columns=[*about, *_PAPER])
+    found = pd.DataFrame(rows, columns=[*about, *_PAPER]).assign(**dict.fromkeys(_RATIOS, math.nan))
     baseline = pd.Series(entry.get("baseline", {}), dtype=object)
     if "ratio" in entry:
         intercept, slope = entry["ratio"]
@@ -109,19 +118,20 @@ def _cells(levels: stats.Cell, entry: Any) -> list[dict[str, Any]]:
     return [{name: part[name] for part in parts for name in part} for parts in products]
 
 
-def _here(evidence: Evidence, name: str, cells: Sequence[stats.Cell], entry: Any) -> dict[str, Any]:
-    """Return the numbers of a condition here, as far as it was measured, and its ratio."""
-    campaign, row = evidence.campaign, dict[str, Any]()
+def _here(
+    evidence: Evidence, name: str, cells: Sequence[stats.Cell], entry: Any
+) -> tuple[str, str]:
+    """Return the number of a condition here, or why there is none, and its ratio."""
     at, *to = ({**entry.get("where", {}), **cell} for cell in cells)
-    per = float(campaign.settings[entry["share_of"]]) if "share_of" in entry else 1.0
+    share_of = entry.get("share_of")
+    per = float(evidence.campaign.settings[share_of]) if share_of else 1.0
+    here = ratio = ""
     try:
         mean = evidence.cells(name, at).contrast([1.0])
         low, high = mean.interval()
-        row |= {"here": mean.value / per, "low": low / per, "high": high / per, "n_blocks": mean.n}
-        if to:
-            ratio = stats.ratio(evidence.cells(name, at, *to))
-            low, high = ratio.interval()
-            row |= {"ratio": ratio.value, "ratio_low": low, "ratio_high": high}
+        here = words.amount(mean.value / per, name, low / per, high / per)
+        if to and (found := stats.ratio(evidence.cells(name, at, *to))).n:
+            ratio = words.ratio(found.value, *found.interval())
     except stats.NotMeasured as reason:
-        row["reason"] = str(reason)
-    return row
+        here = here or f"not measured: {reason}"
+    return here, ratio

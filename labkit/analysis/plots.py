@@ -24,8 +24,8 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from labkit.analysis import words
-from labkit.analysis.html import Html
 from labkit.analysis.stats import Mean
+from labkit.analysis.tables import Html
 from labkit.units import column
 
 #: Inches and characters of a figure, which fits a page of 390 px.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.analysis.html import html
+from labkit.analysis.tables import html
 from labkit.data import Campaign, by_study
 from labkit.errors import LabkitError
 from labkit.notebooks import execute

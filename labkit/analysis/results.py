@@ -24,10 +24,10 @@ from scipy.stats import linregress
 from labkit.analysis import package, plots, stats, words
 from labkit.analysis.claims import current, ledger, read_ledger
 from labkit.analysis.comparability import SATURATED_SHARE
-from labkit.analysis.html import Html, Table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
+from labkit.analysis.tables import Html, Table
 from labkit.data import Campaign, load, refuse_unknown, select
 from labkit.errors import UsageError
 from labkit.paths import project, relative
@@ -41,16 +41,15 @@ Shown = plots.Figure | Html
 
 @dataclass(frozen=True, repr=False)
 class Answers:
-    """Sentences on some rows of a comparison, which display themselves."""
+    """Some rows of a comparison, each with its sentence, which display themselves."""
 
-    sentences: list[str]
     rows: list[dict[str, Any]]
 
     def __repr__(self) -> str:
-        return "\n".join(self.sentences)
+        return "\n".join(row["sentence"] for row in self.rows)
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join(f"**{sentence}**" for sentence in self.sentences)
+        return "\n\n".join(f"**{row['sentence']}**" for row in self.rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,11 +103,11 @@ class Comparison:
     def answer(self, *levels: Any, **by: Any) -> Answers:
         """Return a sentence for each of some levels, or for all."""
         rows = _records(self._rows(levels, by))
-        sentences = [words.sentence(row, self.factor, self.by) for row in rows]
         for row in rows:
-            row["ratio"] = words.row(row)["ratio"]
-            row |= {name: words.level(self.factor, row[name]) for name in ("condition", "to")}
-        return Answers(sentences, rows)
+            texts = {"sentence": words.sentence(row, self.factor, self.by)}
+            texts["ratio"] = words.row(row)["ratio"]
+            row |= texts | {n: words.level(self.factor, row[n]) for n in ("condition", "to")}
+        return Answers(rows)
 
     def why(self, level: Any, *counters: str, **by: Any) -> Table:
         """Return counters of a level and of its baseline: where they differ may be the reason."""
@@ -398,16 +397,8 @@ class Results:
 
     def published(self, paper: str, *tables: str) -> Table:
         """Return tables of a paper next to the same quantities here."""
-        rows = []
-        for row in _records(side_by_side(self.campaign, paper, tables)):
-            here = f"not measured: {row['reason']}"
-            if row["n_blocks"] > 0:
-                here = words.amount(row["here"], row["column"], row["low"], row["high"])
-            texts = {name: row[name] for name in ("table", "quantity", "condition")}
-            texts |= {"paper": _printed(row), "here [95 % interval]": here}
-            texts["ratio, paper"] = _ratio(row, "paper_ratio")
-            rows.append({**texts, "ratio, here": _ratio(row, "ratio")})
-        return Table(pd.DataFrame(rows), f"{paper} and here: {', '.join(tables)}")
+        frame = side_by_side(self.campaign, paper, tables)
+        return Table(frame, f"{paper} and here: {', '.join(tables)}")
 
     def claims(self, paper: str) -> Table:
         """Return the verdicts on the claims of a paper about this study."""
@@ -445,35 +436,16 @@ class Results:
 
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, those that were measured first."""
-        pairs = [pair for one in answers for pair in zip(one.rows, one.sentences, strict=True)]
-        pairs.sort(key=lambda pair: pair[0]["verdict"] == "not measured")
-        sentences = [sentence for _, sentence in pairs]
-        table = pd.DataFrame([row for row, _ in pairs])
-        plain = json.loads(table.to_json(orient="records"))  # JSON has no NaN
-        bundle = {"study": self.campaign.study, "sentences": sentences, "rows": plain}
-        display({ANSWER: bundle, "text/plain": "\n".join(sentences)}, raw=True)  # type: ignore[no-untyped-call]
+        rows = [row for one in answers for row in one.rows]
+        rows.sort(key=lambda row: row["verdict"] == "not measured")
+        plain = json.loads(pd.DataFrame(rows).to_json(orient="records"))  # JSON has no NaN
+        bundle = {"study": self.campaign.study, "rows": plain}
+        display({ANSWER: bundle, "text/plain": repr(Answers(rows))}, raw=True)  # type: ignore[no-untyped-call]
 
 
 def _shown(levels: Mapping[str, Any]) -> dict[str, str]:
     """Return levels in words, by their headings."""
     return {words.heading(name): words.level(name, level) for name, level in levels.items()}
-
-
-def _printed(row: Mapping[str, Any]) -> str:
-    """Return a printed number with its unit and standard deviation, or a printed range."""
-    unit = row["paper_unit"].removeprefix("1")
-    if math.isnan(row["paper"]):
-        return f"{row['paper_low']:g} to {row['paper_high']:g} {unit}".strip()
-    spread = "" if math.isnan(row["paper_sd"]) else f" ± {row['paper_sd']:g}"
-    return f"{row['paper']:g}{spread} {unit}".strip()
-
-
-def _ratio(row: Mapping[str, Any], name: str) -> str:
-    """Return a ratio with its interval, a printed range, or nothing."""
-    value, low, high = (row[one] for one in (name, f"{name}_low", f"{name}_high"))
-    if not math.isnan(value):
-        return words.ratio(value, low, high)
-    return "" if math.isnan(low) else f"{words.ratio(low)} to {words.ratio(high)}"
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     answers = report(folder, project("data/reference"), say=print)
     assert [one for one in answers if "error" in one] == []
-    assert [one["page"] for one in answers if one["sentences"]] == NAMES[1:-1]
+    assert [one["page"] for one in answers if one["rows"]] == NAMES[1:-1]
     return folder
 
 

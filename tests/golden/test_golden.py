@@ -288,7 +288,7 @@ def test_the_profiles_ask_answer_the_headline_of_their_page_in_their_time(
     kept = [one for one in body if not isinstance(one, ast.Expr | ast.For)]
     exec(compile(ast.Module([*kept, body[-1]], []), study, "exec"), {})
     (bundle,) = shown
-    assert bundle[ANSWER]["rows"][0]["verdict"] != "not measured", bundle[ANSWER]["sentences"]
+    assert bundle[ANSWER]["rows"][0]["verdict"] != "not measured", bundle[ANSWER]["rows"]
 
 
 if __name__ == "__main__":

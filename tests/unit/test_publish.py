@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from made_up import write
 
 from labkit import cli
-from labkit.analysis import claims, overview, publish
-from labkit.analysis.html import VERDICTS, Html, Table
+from labkit.analysis import claims, publish, tables
 from labkit.analysis.publish import ANSWER, page
+from labkit.analysis.tables import VERDICTS, Html, Table
 from labkit.data import load
 from labkit.errors import LabkitError
 
@@ -171,16 +171,16 @@ def test_the_index_and_the_ledger_escape_and_count():
     row |= {"published": 1.2, "n_blocks": 9, **hostile}
     rows = pd.DataFrame([{**row, "verdict": word} for word in VERDICTS])
     answer = {"page": "p.html", "title": HOSTILE, "study": "s", "source": "reference", "blocks": 3}
-    answer |= {"sentences": [HOSTILE], "rig": HOSTILE, "measured": ""}
-    answer["rows"] = [{"ratio": "1.2x [1.1, 1.3]", "n_blocks": 5.0}]
+    answer |= {"rig": HOSTILE, "measured": ""}
+    answer["rows"] = [{"sentence": HOSTILE, "ratio": "1.2x [1.1, 1.3]", "n_blocks": 5.0}]
     answers = [answer, {"page": "q.html", "title": "q", "error": HOSTILE}]
-    answers.append({**answer, "rows": [], "sentences": []})
+    answers.append({**answer, "rows": []})
     parts = [
-        overview.opening(rows, answers),
-        overview.findings_table(rows),
-        overview.verdict_bars(rows),
-        overview.paper(rows, "jha2018"),
-        overview.answers_table(answers),
+        tables.opening(rows, answers),
+        tables.findings_table(rows),
+        tables.verdict_bars(rows),
+        tables.paper(rows, "jha2018"),
+        tables.answers_table(answers),
     ]
     soup = BeautifulSoup("".join(part._repr_html_() for part in parts), "html.parser")
     assert not soup.find_all(["script", "img"])

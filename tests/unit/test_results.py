@@ -56,7 +56,7 @@ def test_a_comparison_has_the_numbers_of_compare_one_difference_and_a_sentence(b
     expected, row = table.set_index("condition").loc["docker"], row_of(cost, "docker")
     names = ["estimate", "low", "high", "difference", "p_value", "n_blocks", "verdict"]
     assert list(row[names]) == list(expected[names]) and row["verdict"] == "differs"
-    (sentence,) = cost.answer("docker").sentences
+    sentence = cost.answer("docker").rows[0]["sentence"]
     texts = ["docker is slower than bare", "us against", f"{row['estimate']:.2f}x", "10 blocks"]
     assert all(text in sentence for text in texts) and sentence in repr(cost)
 
@@ -121,7 +121,7 @@ def test_a_page_of_a_smaller_campaign_shows_the_rest(whole, cost):
     missing = whole.where(place="lxc")
     assert len(missing.validity(by="wait").frame) == 0
     assert len(missing.counters("switches", by="wait").frame) == 0
-    first, second = cost.answer("docker", "rkt").sentences
+    first, second = repr(cost.answer("docker", "rkt")).splitlines()
     assert "slower" in first and "not measured" in second
     assert list(cost.why("rkt", "switches").frame.iloc[:, 0]) == ["bare"]
 
@@ -196,4 +196,4 @@ def test_the_bundle_of_answers_is_json_and_begins_with_what_was_measured(
     assert json.dumps(shown[0], allow_nan=False, default=float)
     answers = next(one for one in shown[0].values() if isinstance(one, dict))
     verdicts = [row["verdict"] for row in answers["rows"]]
-    assert verdicts == ["differs", "not measured"] and "slower" in answers["sentences"][0]
+    assert verdicts == ["differs", "not measured"] and "slower" in answers["rows"][0]["sentence"]
