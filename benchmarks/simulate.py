@@ -167,7 +167,7 @@ def judge(kind: str, shape: Shape, numbers: Sequence[Numbers]) -> tuple[str, flo
         mean = ratio(one)
         inside = equivalence(one, mean, low, high)
         parts.append(Part("", mean, low, high, size, inside, len(numbers), may_fail))
-    word, _, p = decide(parts, shape.most)
+    word, _, p = decide(parts)
     return word, shape.analyses * p, [part.estimate.interval() for part in parts]
 
 

@@ -32,13 +32,10 @@ from labkit.errors import DatasetError, UsageError, suggestion
 
 #: Version of the files; another one is refused.
 FORMAT = 2
-#: Keys without which a plan is no plan.
-_PLAN = ("study", "factors", "settings")
-_RESTORE = "restore it from a copy, or measure again with --new"
-#: Columns that a table of trials is sorted by.
-ORDER = ["block", "position", "attempt", "trial"]
 #: Columns of a row before its factors.
 KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
+#: Columns that a table of trials is sorted by.
+ORDER = ["block", "position", "attempt", "trial"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,11 +75,6 @@ class Campaign:
     def settings(self) -> dict[str, Any]:
         """Settings that all trials have in common."""
         return dict(self.plan["settings"])
-
-    @property
-    def margin(self) -> float:
-        """Relative difference up to which two conditions count as equal."""
-        return float(self.plan["margin"])
 
     @property
     def rig(self) -> dict[str, Any]:
@@ -136,15 +128,10 @@ class Campaign:
 
     @property
     def complete_blocks(self) -> int:
-        """Number of blocks of which every trial succeeded, but for conditions dropped before it."""
-        labels = [" | ".join(map(str, one["levels"].values())) for one in self.plan["conditions"]]
-        ok = self.trials.loc[self.trials["status"] == "ok", ["block", "position"]]
-        done = ok.drop_duplicates().groupby("block").size()
-        last, complete = self.plan.get("dropped", {}), 0
-        for block, indices in enumerate(self.plan["order"], start=1):
-            planned = sum(block <= last.get(labels[index], block) for index in indices)
-            complete += bool(done.get(block, 0) >= planned > 0)
-        return complete
+        """Number of blocks of which every trial succeeded."""
+        ok = self.ok[["block", "position"]].drop_duplicates()
+        done, planned = ok.groupby("block").size(), enumerate(self.plan["order"], start=1)
+        return sum(int(done.get(block, 0) == len(trials)) for block, trials in planned)
 
     def samples(self, *columns: str, **levels: Any) -> pd.DataFrame:
         """Samples of the successful trials that have all of `levels`, a row a sample.
@@ -172,11 +159,8 @@ class Campaign:
         with _readable(path):
             # Trials differ in their columns.
             schema = pa.unify_schemas([pa.schema([]), *map(pq.read_schema, files)])
-        if missing := [name for name in columns if name not in schema.names]:
-            remedy = suggestion(missing[0], schema.names)
-            raise UsageError(f"{missing[0]} was not measured", where=str(path), remedy=remedy)
-        wanted = [("trial", "in", {"", *trials.index})]
-        with _readable(path):
+            refuse_unknown("column of samples", columns, schema.names)
+            wanted = [("trial", "in", {"", *trials.index})]
             table = pq.read_table(path, columns=["trial", *columns], filters=wanted, schema=schema)
         # Millions of rows: what all samples of a trial share is a category.
         table = table.set_column(0, "trial", table["trial"].dictionary_encode())
@@ -236,14 +220,12 @@ def load(path: Path | str) -> Campaign:
     """
     folder = Path(path)
     if (folder / "plan.json").is_file():
-        return Campaign(folder, _read_json(folder / "plan.json", *_PLAN))
+        return Campaign(folder, _read_json(folder / "plan.json", "study", "factors", "settings"))
     found = campaigns(folder)
     if len({one.study for one in found}) == 1:
         return found[-1]
     what, remedy = "no campaign here", "measure one first: labkit run STUDY -P ask"
-    if folder.is_file():
-        what, remedy = "this is a file, and a campaign a folder", f"unpack it: tar -xf {folder}"
-    elif found:
+    if found:
         what = "campaigns of several studies are here"
         remedy = f"name one of {', '.join(str(one.path) for one in found)}"
     raise DatasetError(what, where=str(folder), remedy=remedy)
@@ -252,7 +234,7 @@ def load(path: Path | str) -> Campaign:
 def campaigns(folder: Path | str) -> list[Campaign]:
     """Return every campaign in a folder, at any depth, in the order in which they were begun."""
     paths = sorted(Path(folder).rglob("plan.json"), key=lambda plan: (plan.parent.name, plan))
-    return [Campaign(path.parent, _read_json(path, *_PLAN)) for path in paths]
+    return [load(path.parent) for path in paths]
 
 
 def by_study(folder: Path | str) -> dict[str, Campaign]:
@@ -261,25 +243,22 @@ def by_study(folder: Path | str) -> dict[str, Campaign]:
     return {one.study: one for one in by_blocks}
 
 
-def _numbers(levels: Iterable[Any]) -> list[Any]:
+def _numbers(levels: list[Any]) -> list[Any]:
     """Return levels as numbers if all of them are."""
-    texts = list(levels)
     try:
-        return [float(text) if "." in str(text) else int(text) for text in texts]
+        return [float(level) if "." in str(level) else int(level) for level in levels]
     except ValueError:
-        return texts
+        return levels
 
 
 def _read_json(path: Path, *keys: str) -> dict[str, Any]:
     """Return a JSON file of this format that has some keys."""
     with _readable(path):
         data: dict[str, Any] = json.loads(path.read_text())
-        found = data["format"]
-    if found != FORMAT:
-        what = f"a campaign of format {found}, and this labkit reads {FORMAT}"
-        remedy = "read it with the labkit that measured it, or measure again with --new"
-        raise DatasetError(what, where=str(path), remedy=remedy)
-    with _readable(path):
+        if data["format"] != FORMAT:
+            what = f"a campaign of format {data['format']}, and this labkit reads {FORMAT}"
+            remedy = "read it with the labkit that measured it, or measure again with --new"
+            raise DatasetError(what, where=str(path), remedy=remedy)
         itemgetter("format", *keys)(data)
     return data
 
@@ -291,6 +270,5 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     # RecursionError: a thousand brackets.
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
-        raise DatasetError(
-            "a campaign cannot be read", where=str(path), why=str(error), remedy=_RESTORE
-        ) from None
+        what, remedy = "a campaign cannot be read", "restore it, or measure again with --new"
+        raise DatasetError(what, where=str(path), why=str(error), remedy=remedy) from None

@@ -22,20 +22,19 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import words
-from labkit.analysis.comparability import RULES, lacking
+from labkit.analysis.comparability import lacking
 from labkit.analysis.stats import (
     LEAST_BLOCKS,
     BlockTable,
     Cell,
     Mean,
     NotMeasured,
-    added_cost,
     equivalence,
     holm,
     ratio,
 )
-from labkit.data import Campaign, by_study, expand, refuse_unknown
-from labkit.errors import DatasetError, UsageError
+from labkit.data import Campaign, by_study, expand
+from labkit.errors import DatasetError
 from labkit.paths import project, relative
 
 #: Verdicts, the weakest of a finding's claims first.
@@ -184,8 +183,7 @@ class Part:
     def p_fails(self) -> float:
         """Two-sided p-value that the part is not as said."""
         low, high = self.refuting
-        outside = [self.estimate.p_below(low)] if math.isfinite(low) else []
-        outside += [self.estimate.p_above(high)] if math.isfinite(high) else []
+        outside = self.estimate.p_below(low), self.estimate.p_above(high)
         return min(1.0, 2 * float(np.min(outside)))
 
     @property
@@ -265,13 +263,13 @@ class Evidence(BlockTable):
             raise NotMeasured(f"fewer than two levels of {claim.along}")
         sizes = claim.size if isinstance(claim.size, list) else [claim.size] * len(found)
         low, high = claim.region
+        may_fail = (len(found) - 1) // 2 if claim.most else 0
         parts = []
         for (label, cells, weights), size in zip(found, sizes, strict=True):
             numbers = self.cells(claim.value, *cells)
             estimate = ratio(numbers) if weights == [1.0, -1.0] else numbers.contrast(weights)
             inside = equivalence(numbers, estimate, low, high)
             published = math.nan if size is None else float(size)
-            may_fail = _spare(len(found), claim.most)
             parts.append(Part(label, estimate, low, high, published, inside, len(found), may_fail))
         return parts
 
@@ -293,32 +291,31 @@ def _line(claim: Claim, evidence: Evidence) -> list[Part]:
                 mean = Mean.of(share, log=False)
                 parts.append((f"deviation at {at:g}, of the rise", mean, flat))
             continue
+        # Weighted by the inverse square of the baseline.
         to = claim.to or {}
-        every = [*run, *({**cell, **to} for cell in run)]
-        offset, growth = added_cost(evidence.cells(claim.value, *every), list(x))
+        cells = [*run, *({**cell, **to} for cell in run)]
+        own, base = np.hsplit(evidence.cells(claim.value, *cells).plain(), 2)
+        weights = 1 / np.exp(np.log(base).mean(axis=0))
+        slope, offset = np.polyfit(x, (own - base).T, 1, w=weights)
+        growth = slope * np.ptp(x) / base.mean(axis=1)
         label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
-        parts.append((f"{label}: added at 0", offset, rising))
-        parts.append((f"{label}: growth, of the baseline", growth, flat))
+        parts.append((f"{label}: added at 0", Mean.of(offset, log=False), rising))
+        share = Mean.of(growth, log=False)
+        parts.append((f"{label}: growth, of the baseline", share, flat))
     return [
         Part(label, mean, *region, math.nan, mean.p_inside(*region), len(parts))
         for label, mean, region in parts
     ]
 
 
-def _spare(parts: int, most: bool) -> int:
-    """Return how many parts may fail."""
-    return (parts - 1) // 2 if most else 0
-
-
-def combine(verdicts: Sequence[str], most: bool) -> str:
-    """Return the verdict of a claim from those of its parts."""
-    needed = len(verdicts) - _spare(len(verdicts), most)
-    if verdicts.count("does not hold here") > len(verdicts) - needed:
+def combine(verdicts: Sequence[str], may_fail: int) -> str:
+    """Return the verdict of a claim from those of its parts, of which some may fail."""
+    needed, failing = len(verdicts) - may_fail, verdicts.count("does not hold here")
+    holding, others = verdicts.count("holds"), verdicts.count("holds, other size")
+    if failing > may_fail:
         return "does not hold here"
-    if verdicts.count("holds") >= needed:
-        return "holds"
-    if verdicts.count("holds") + verdicts.count("holds, other size") >= needed:
-        return "holds, other size"
+    if holding + others >= needed:
+        return "holds" if holding >= needed else "holds, other size"
     return "cannot tell"
 
 
@@ -333,24 +330,14 @@ class Paper:
 
 def load_papers() -> list[Paper]:
     """Return the claims of the papers in ``data/claims``."""
-    return [_load_paper(path) for path in sorted((project("data") / "claims").glob("*.toml"))]
-
-
-def _load_paper(path: Path) -> Paper:
-    try:
-        data = tomllib.loads(path.read_text())
-        claims, findings = [], data.get("finding", {})
+    papers = []
+    for path in sorted((project("data") / "claims").glob("*.toml")):
+        data, claims = tomllib.loads(path.read_text()), []
         for name, own in data["claim"].items():
             row = {**data.get("default", {}), **own, "id": name, "source": path.stem}
             claims.append(Claim(**{**row, "needs": _needs(row, data.get("needs", []))}))
-        for finding in findings.values():
-            refuse_unknown("claim", finding["claims"], data["claim"])
-        for claim in claims:
-            refuse_unknown("rule", claim.needs, RULES)
-    except (KeyError, TypeError, ValueError, UsageError) as error:
-        what = "a file of claims has a mistake"
-        raise DatasetError(what, where=str(path), why=str(error)) from None
-    return Paper(path.stem, claims, findings)
+        papers.append(Paper(path.stem, claims, data.get("finding", {})))
+    return papers
 
 
 def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -364,13 +351,14 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     return {**found, **row.get("needs", {})}
 
 
-def decide(parts: Sequence[Part], most: bool) -> tuple[str, Part, float]:
+def decide(parts: Sequence[Part]) -> tuple[str, Part, float]:
     """Return the verdict of a claim, the part that decides it, and its p-value.
 
     It is the most clearly failing part of a claim that does not hold, else the least clearly
     holding one, but for those that may fail.
     """
-    verdict, may_fail = combine([part.verdict for part in parts], most), parts[0].may_fail
+    may_fail = parts[0].may_fail
+    verdict = combine([part.verdict for part in parts], may_fail)
     if verdict == "does not hold here":
         part = sorted(parts, key=lambda part: part.p_fails)[may_fail]
         return verdict, part, part.count * part.p_fails
@@ -388,7 +376,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
     except NotMeasured as reason:
         verdict = "needs" if needs else "cannot tell"
         return row | {"verdict": verdict, "why": f"not measured: {reason}", "marks": ""}
-    verdict, deciding, p_value = decide(parts, claim.most)
+    verdict, deciding, p_value = decide(parts)
     low, high = deciding.estimate.interval()
     compared = bool(claim.order or (claim.to and not claim.line))
     texts = [part.text(claim.value, compared) for part in parts]
@@ -438,7 +426,7 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     Raises
     ------
     DatasetError
-        There is no campaign, or a file has a mistake.
+        There is no campaign.
     """
     papers, rows = load_papers(), []
     for folder in folders or (project("data/reference"), project("data/local")):

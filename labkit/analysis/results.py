@@ -238,7 +238,7 @@ class Results:
             baseline = (to,) if isinstance(factor, str) else tuple(to)
             pairs = [(baseline, one) for one in levels if one != baseline]
         shared = {"to": to, "metric": self._column(of)}
-        shared["margin"] = self.campaign.margin if margin is None else margin
+        shared["margin"] = self.campaign.plan["margin"] if margin is None else margin
         for group, (other, own) in itertools.product(self._groups(by), pairs):
             cells = [{**group, **dict(zip(names, one, strict=True))} for one in (own, other)]
             if row := self._row(shared["metric"], cells, names, shared["margin"]):
@@ -317,7 +317,7 @@ class Results:
         rows = [
             *package.about(campaign).items(),
             ("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"),
-            ("margin", words.percent(campaign.margin)),
+            ("margin", words.percent(campaign.plan["margin"])),
             ("settings", ", ".join(plain)),
         ]
         infeasible = self._infeasible.astype(str).groupby("reason", sort=False)

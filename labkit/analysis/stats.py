@@ -313,21 +313,6 @@ def equivalence(numbers: Numbers, estimate: Mean, low: float, high: float) -> fl
     return max(shown, Mean.of([*logs[~np.isnan(logs)], *missing]).p_inside(low, high))
 
 
-def added_cost(numbers: Numbers, sizes: Sequence[float]) -> tuple[Mean, Mean]:
-    """Return what one condition adds to another along a size: at 0, and its growth.
-
-    A line is fitted to the differences inside each block, weighted by the inverse square of the
-    baseline. `numbers` has the condition at each of the rising sizes, then the baseline at each.
-    The offset has the unit of the values, and the growth from the first to the last size is a share
-    of the mean baseline.
-    """
-    own, base = np.hsplit(numbers.plain(), 2)
-    weight = 1 / np.exp(np.log(base).mean(axis=0))
-    slope, offset = np.polyfit(sizes, (own - base).T, 1, w=weight)
-    growth = slope * (sizes[-1] - sizes[0]) / base.mean(axis=1)
-    return Mean.of(offset, log=False), Mean.of(growth, log=False)
-
-
 def holm(p_values: ArrayLike) -> Floats:
     """Return p-values adjusted for their family (Holm 1979); NaN are not in the family."""
     p = np.asarray(p_values, dtype=np.float64)

@@ -132,7 +132,8 @@ def test_a_line_is_straight_and_an_offset_is_fixed(folder):
 
 @given(st.lists(st.sampled_from(claims.VERDICTS).filter(lambda one: one != "needs"), min_size=1))
 def test_parts_combine_to_the_verdict_of_a_claim(verdicts):
-    whole, most = combine(verdicts, most=False), combine(verdicts, most=True)
+    spare = (len(verdicts) - 1) // 2
+    whole, most = combine(verdicts, 0), combine(verdicts, spare)
     holding, failing = verdicts.count("holds"), verdicts.count(FAILS)
     assert (whole == FAILS) == (failing > 0)
     assert (whole == "holds") == (holding == len(verdicts))
@@ -278,23 +279,6 @@ def test_a_local_campaign_counts_from_twelve_blocks_on(tmp_path, paper):
     assert "local" in findings(rows)["dataset"].item()
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ("[claim.made-twice]", "[claim.made-slower]", "made-slower"),
-        ("size = 2", "sise = 2", "sise"),
-        ('claims = ["made-slower"', 'claims = ["made-slow"', "made-slow"),
-        ("cpus = 2", "cpu = 2", "cpu"),
-        ('value = "ns"', "value = ns", "Invalid value"),
-        ('study = "made-up"\nvalue', "value", "study"),
-    ],
-)
-def test_a_mistake_in_a_file_of_claims_is_named(paper, old, new, named):
-    paper.write_text(FILE.replace(old, new))
-    with pytest.raises(DatasetError, match=named):
-        claims.load_papers()
-
-
 def test_the_ledger_of_the_reference_is_as_committed():
     path = Path(__file__).parents[1] / "golden" / "ledger.csv"
     golden = pd.read_csv(path, keep_default_na=False, na_values={"estimate": [""]})
@@ -330,5 +314,8 @@ def test_every_claim_of_the_papers_has_one_rule_and_every_finding_its_claims():
             assert sum(bool(rule) for rule in rules) == 1, claim.id
             low, high = claim.region
             assert claim.id.startswith(f"{paper.source}-") and (low < high or math.isinf(low))
-        assert {claim.explains for claim in paper.claims} <= {"", *(one.id for one in paper.claims)}
+            assert set(claim.needs) <= set(RULES), claim.id
+        known = {one.id for one in paper.claims}
+        assert all(known.issuperset(one["claims"]) for one in paper.findings.values())
+        assert {claim.explains for claim in paper.claims} <= {"", *known}
         assert all(one["says"] and one["place"] for one in paper.findings.values())
