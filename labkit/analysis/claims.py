@@ -247,9 +247,7 @@ class Evidence(BlockTable):
     """The table of blocks of a campaign, which all claims share."""
 
     def __init__(self, campaign: Campaign) -> None:
-        trials, factors = campaign.trials, list(campaign.factors)
-        constant = [name for name in campaign.settings if name in trials]
-        super().__init__(trials, factors, constant)
+        super().__init__(campaign.trials, list(campaign.factors))
         self.campaign = campaign
         #: Number of interim analyses that the plan took, which its p-values pay for.
         self.analyses = len(campaign.plan.get("looks") or [1])

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from labkit.analysis import words
+from labkit.analysis.stats import Cell
 from labkit.data import Campaign, expand
 from labkit.placement import parse_cpus
 
 if TYPE_CHECKING:
     from labkit.analysis.claims import Claim, Evidence
 
-Mask = NDArray[np.bool_]
 #: Share of a condition's trials that a saturated load generator may have limited.
 SATURATED_SHARE = 0.1
 #: Packets that a forwarder may lose before its latency is that of a full queue.
@@ -38,7 +35,7 @@ _TICK = 1e6
 
 @dataclass(frozen=True)
 class Subject:
-    """A claim and the campaign that it is asked of, with masks of the conditions concerned."""
+    """A claim and the campaign that it is asked of."""
 
     claim: Claim
     evidence: Evidence
@@ -48,25 +45,20 @@ class Subject:
         """The campaign, for its rig, facts and settings."""
         return self.evidence.campaign
 
-    @cached_property
-    def all(self) -> Mask:
-        """Conditions of the claim."""
-        return self.evidence.of(*expand(self.claim.of), *self.claim.baselines)
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """Cells of the claim and of its baselines."""
+        return [*expand(self.claim.of), *self.claim.baselines]
 
-    @cached_property
-    def baselines(self) -> Mask:
-        """Conditions of the baselines, or of the cells of a claim without any."""
-        return self.evidence.of(*self.claim.baselines)
-
-    def trials(self, conditions: Mask, *columns: str) -> pd.DataFrame:
-        """Return columns of the successful trials of some conditions, NaN where not measured."""
+    def trials(self, cells: Sequence[Cell], *columns: str) -> pd.DataFrame:
+        """Return columns of the successful trials of some cells, NaN where not measured."""
         table = self.evidence
-        return table.trials.reindex(columns=columns)[table.ok & conditions[table.condition]]
+        return table.trials.reindex(columns=columns)[table.ok & table.of(*cells)[table.condition]]
 
-    def largest(self, column: str, conditions: Mask, statistic: str = "median") -> float:
-        """Return the largest median, or other statistic, of some conditions; NaN of none."""
-        found = self.evidence.by_condition(column, statistic)[conditions]
-        return float(np.fmax.reduce(found, initial=np.nan))
+    def by_condition(self, cells: Sequence[Cell], *columns: str, of: str = "median") -> Any:
+        """Return a statistic of columns of each condition of some cells."""
+        found = self.trials(cells, *columns)
+        return found.groupby(self.evidence.condition[found.index]).agg(of)
 
     def stable(self, role: str = "sut") -> Mapping[str, Any]:
         """Return the facts of a host that do not change while it runs."""
@@ -123,15 +115,14 @@ def _link(wanted: float, subject: Subject) -> str:
 def _cpu_use(subject: Subject) -> float:
     """Return the share of a CPU that the server uses at most: without a quota it uses that."""
     cells = [cell | {"quota_us": "all"} for cell in expand(subject.claim.of)]
-    names = ("cpu_ns", "elapsed_ns", "warmup_ns")
-    trials = subject.trials(subject.evidence.of(*cells), *names)
+    trials = subject.trials(cells, "cpu_ns", "elapsed_ns", "warmup_ns")
     use = trials["cpu_ns"] / (trials["elapsed_ns"] + trials["warmup_ns"])
     return float(use.groupby(subject.evidence.condition[trials.index]).median().max())
 
 
 def _carried(subject: Subject) -> float:
     """Return the share of the packets that a baseline forwards."""
-    trials = subject.trials(subject.baselines, "packets_per_s", "sent_per_s")
+    trials = subject.trials(subject.claim.baselines, "packets_per_s", "sent_per_s")
     return float((trials["packets_per_s"] / trials["sent_per_s"]).median())
 
 
@@ -140,13 +131,13 @@ def _offered(wanted: Mapping[str, float], subject: Subject) -> str:
 
     The rates of the paper are packets a second, by payload.
     """
-    names = ("packets_per_s", "sent_per_s", "offered_per_s")
-    packets, sent, offered = map(subject.evidence.by_condition, names)
+    names = ("payload_b", "packets_per_s", "sent_per_s", "offered_per_s")
+    found = subject.by_condition(subject.cells, *names)
+    found = found[found["packets_per_s"] >= _CARRIES_ALL * found["sent_per_s"]]
     for payload, rate in wanted.items():
-        conditions = subject.all & subject.evidence.of({"payload_b": int(payload)})
-        fewer = offered[conditions & (packets >= _CARRIES_ALL * sent) & (offered < rate)]
-        if len(fewer):
-            return f"{rate:,.0f} packets offered a second (here {fewer.min():,.0f}, all carried)"
+        offered = found.loc[found["payload_b"] == int(payload), "offered_per_s"].min()
+        if offered < rate:
+            return f"{rate:,.0f} packets offered a second (here {offered:,.0f}, all carried)"
     return ""
 
 
@@ -154,7 +145,7 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
     """Return what a claim needs whose baseline is many times off the paper's, in some columns."""
     times = subject.claim.regime
     for column, paper in wanted.items():
-        found = subject.largest(column, subject.baselines)
+        found = subject.by_condition(subject.claim.baselines, column)[column].max()
         if found > 0 and not 1 / times <= found / paper <= times:
             amounts = [words.amount(one, column) for one in (paper, found)]
             return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
@@ -162,7 +153,7 @@ def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
 
 
 def _routers(subject: Subject) -> str:
-    routers = set(subject.trials(subject.all, "router")["router"].dropna())
+    routers = set(subject.trials(subject.cells, "router")["router"].dropna())
     return " and ".join(sorted(routers - {""}))
 
 
@@ -197,7 +188,7 @@ _OF_TRIALS: dict[str, Rule] = {
     ),
     "offered": _offered,
     "samples": _rule(
-        lambda subject: int(subject.trials(subject.all, "n_samples").min().iloc[0]),
+        lambda subject: int(subject.trials(subject.cells, "n_samples").min().iloc[0]),
         operator.ge,
         "{wanted:,} samples a trial (here {here:,})",
     ),
@@ -213,24 +204,24 @@ RULES = _OF_RIG | _OF_TRIALS
 
 def _always(subject: Subject) -> list[str]:
     """Return what the trials of any claim need: no limit of the load generator, queue or timer."""
-    claim, found = subject.claim, []
+    claim, cells, found = subject.claim, subject.cells, []
     saturated = "loaded_saturated" if claim.value.startswith("loaded_") else "saturated"
-    if subject.largest(saturated, subject.all, "mean") > SATURATED_SHARE:
+    if subject.by_condition(cells, saturated, of="mean")[saturated].max() > SATURATED_SHARE:
         found.append("a load generator that is not the limit itself")
     if claim.value.startswith("loaded_latency_ns"):
-        lost = subject.largest("loaded_loss", subject.all)
+        lost = subject.by_condition(cells, "loaded_loss")["loaded_loss"].max()
         if lost > _QUEUE_LOSS:
             found.append(
                 "a rate below the forwarders' capacity (they lose up to"
                 f" {words.percent(lost)}: the latency of a full queue is the reciprocal of its"
                 " throughput)"
             )
-    conditions = subject.evidence.conditions[subject.all]
-    loads = subject.campaign.settings.get("tools", {})
-    tools = [loads.get(one) for one in conditions.get("application", ())]
-    if "_ns" in claim.value and (claim.to is not None or claim.order) and "wrk2" in tools:
-        trials = subject.trials(subject.all, "placement", claim.value)
-        if np.ptp(trials.groupby("placement")[claim.value].median()) < _TICK:
+    if "_ns" in claim.value and (claim.to is not None or claim.order):
+        loads = subject.campaign.settings.get("tools", {})
+        trials = subject.trials(cells, "application", "placement", claim.value)
+        timed = trials[trials["application"].map(loads) == "wrk2"].groupby("placement")
+        medians = timed[claim.value].median()
+        if medians.max() - medians.min() < _TICK:
             tick = words.amount(_TICK, claim.value)
             found.append(f"a load tool with a finer timer than {tick} (here wrk2)")
     if claim.absolute is not None:
@@ -241,7 +232,7 @@ def _always(subject: Subject) -> list[str]:
 def lacking(claim: Claim, evidence: Evidence) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
     subject = Subject(claim, evidence)
-    measured = bool((evidence.ok & subject.all[evidence.condition]).any())
+    measured = len(subject.trials(subject.cells)) > 0
     rules = RULES if measured else _OF_RIG
     found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
     found += _always(subject) if measured else []

@@ -186,12 +186,10 @@ class BlockTable:
     """Trials as one number a block and condition, of any column.
 
     `trials` has a row an attempt: ``block``, the `factors` that name a condition, and optionally
-    ``status`` and ``session``. Cells may name columns with a `constant` value too.
+    ``status`` and ``session``.
     """
 
-    def __init__(
-        self, trials: pd.DataFrame, factors: Sequence[str], constant: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, trials: pd.DataFrame, factors: Sequence[str]) -> None:
         refuse_unknown("column", ("block", *factors), trials)
         absent: dict[str, Any] = {"status": "ok", "session": 1}
         absent = {name: one for name, one in absent.items() if name not in trials}
@@ -200,7 +198,7 @@ class BlockTable:
         #: Number of the condition of each attempt: its row in `conditions`.
         self.condition = trials.groupby(list(factors), dropna=False, sort=False).ngroup().to_numpy()
         first = np.unique(self.condition, return_index=True)[1]
-        self.conditions = trials[[*factors, *constant]].iloc[first].astype(object)
+        self.conditions = trials[[*factors]].iloc[first].astype(object)
         self._levels = {name: column.to_numpy() for name, column in self.conditions.items()}
         #: Which attempts succeeded.
         self.ok = (self.trials["status"] == "ok").to_numpy()
@@ -208,7 +206,6 @@ class BlockTable:
         self._shape = len(blocks), len(first)
         self._place = block * len(first) + self.condition
         self._columns: dict[str, dict[str, Floats]] = {}
-        self._statistics: dict[tuple[str, str], Floats] = {}
 
     def _column(self, value: str) -> dict[str, Floats]:
         """Return tables of a column, of blocks and conditions, without values where none is."""
@@ -226,17 +223,6 @@ class BlockTable:
                 str(name): one.to_numpy().reshape(self._shape) for name, one in found.items()
             }
         return self._columns[value]
-
-    def by_condition(self, column: str, statistic: str = "median") -> Floats:
-        """Return a statistic of each condition's successful trials, NaN where there is none."""
-        key = (column, statistic)
-        if column not in self.trials:
-            return np.full(len(self.conditions), np.nan)
-        if key not in self._statistics:
-            groups = self.trials[column][self.ok].groupby(self.condition[self.ok])
-            found = groups.agg(statistic).reindex(range(len(self.conditions)))
-            self._statistics[key] = found.to_numpy(np.float64)
-        return self._statistics[key]
 
     def of(self, *cells: Cell) -> NDArray[np.bool_]:
         """Return which conditions are of some cells; the level ``all`` is any."""
