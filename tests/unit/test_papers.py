@@ -87,22 +87,22 @@ def affinity(tmp_path_factory):
     )
 
 
-def test_printed_and_measured_ratios_stand_in_one_row(affinity):
+def test_printed_and_measured_numbers_and_ratios_stand_in_one_row(affinity):
     table = side_by_side(affinity, "rohprimardho2015", ["Table 4.2"])
     assert len(table) == 30 and set(table["table"]) == {"Table 4.2"}
-    row = table[table["condition"].eq("docker host, split, spin") & table["paper"].eq(4.13)].iloc[0]
-    assert row["paper_ratio"] == pytest.approx(4.13 / 4.15) and row["paper_unit"] == "us"
-    assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"] and row["n_blocks"] == 6
-    assert row["ratio"] == pytest.approx(1.5, rel=0.01)
-    assert row["low"] <= row["here"] <= row["high"]
-    assert row["here"] == pytest.approx(1500, rel=0.02)
+    cell = table["condition"].eq("docker host, split, spin") & table["paper"].eq("4.13 us")
+    here, paper, ratio = table[cell].iloc[0, -3:]
+    assert paper == "0.995x"
+    assert here.startswith(("1.49 us [", "1.50 us [", "1.51 us ["))
+    assert ratio.startswith(("1.49x [", "1.50x [", "1.51x ["))
 
 
 def test_what_was_not_measured_has_a_reason(affinity):
     table = side_by_side(affinity, "rohprimardho2015")
     missing = table["condition"].str.startswith("docker bridge")
     assert missing.sum() == 20
-    assert (table["here"].isna() == missing).all() and (table["reason"].notna() == missing).all()
+    here = table["here [95 % interval]"].str.match("not measured: .*docker bridge.*: not in this")
+    assert (here == missing).all() and set(table["ratio, here"][missing]) == {""}
 
 
 def test_a_printed_loss_is_a_ratio_and_a_range_has_a_row_a_condition(tmp_path):
@@ -112,11 +112,12 @@ def test_a_printed_loss_is_a_ratio_and_a_range_has_a_row_a_condition(tmp_path):
         {**factors, "payload_b": [28]},
         lambda levels, _: {"packets_per_s": 100.0},
         study="forwarding-chains",
+        spread=1e-3,
     )
     table = side_by_side(campaign, "struye2017", ["Table II"])
     row = table[table["condition"] == "lxc nat, hosts 1, chain 20, payload 28 B"].iloc[0]
-    assert row["paper_low"] < row["paper_high"] and row["ratio"] == pytest.approx(1, abs=0.05)
-    assert row["paper_ratio_low"] == pytest.approx(1 - row["paper_high"] / 100)
+    assert (row["paper"], row["ratio, paper"]) == ("45 to 57 %", "0.430x to 0.550x")
+    assert row["ratio, here"].startswith(("0.999x [", "1.000x [", "1.001x ["))
 
 
 @pytest.mark.parametrize(
