@@ -175,8 +175,8 @@ class Results:
         return select(frame, wanted)
 
     def _column(self, of: str | None) -> str:
-        """Return a column, by default the plan's first outcome; ``rtt_ns.p99`` names one too."""
-        column = (of or (self.campaign.plan.get("outcomes") or [""])[0]).replace(".", "_")
+        """Return a column, by default the plan's first outcome."""
+        column = of or next(iter(self.campaign.plan["outcomes"]), "")
         if described(column).kind == "other":
             refuse_unknown("column", [column], self.trials)
         return column
@@ -184,6 +184,12 @@ class Results:
     @cached_property
     def _blocks(self) -> BlockTable:
         return BlockTable(self.trials, list(self.campaign.factors))
+
+    @cached_property
+    def _calm(self) -> BlockTable:
+        """Blocks of the trials whose CPUs were not disturbed."""
+        calm = self.trials[~self.trials["flags"].str.contains(_DISTURBED)]
+        return BlockTable(calm, list(self.campaign.factors))
 
     def _combinations(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return the planned combinations of levels of some factors, in the order of the plan."""
@@ -200,13 +206,7 @@ class Results:
         return [dict(zip(_names(by), levels, strict=True)) for levels in every]
 
     def compare(
-        self,
-        factor: Names,
-        to: Any,
-        *,
-        by: Names = (),
-        of: str | None = None,
-        margin: float | None = None,
+        self, factor: Names, to: Any, *, by: Names = (), of: str | None = None
     ) -> Comparison:
         """Compare the levels of a factor with one of them, inside blocks.
 
@@ -220,8 +220,6 @@ class Results:
             Factors at each combination of whose levels it is compared; the rows are one family.
         of : str
             Column of `trials`, such as ``rtt_ns_p99``; the plan's first outcome by default.
-        margin : float
-            Relative difference up to which two conditions count as equal; the plan's by default.
 
         Raises
         ------
@@ -237,11 +235,10 @@ class Results:
         if to is not None:
             baseline = (to,) if isinstance(factor, str) else tuple(to)
             pairs = [(baseline, one) for one in levels if one != baseline]
-        shared = {"to": to, "metric": self._column(of)}
-        shared["margin"] = self.campaign.plan["margin"] if margin is None else margin
+        shared = {"to": to, "metric": self._column(of), "margin": self.campaign.plan["margin"]}
         for group, (other, own) in itertools.product(self._groups(by), pairs):
             cells = [{**group, **dict(zip(names, one, strict=True))} for one in (own, other)]
-            if row := self._row(shared["metric"], cells, names, shared["margin"]):
+            if row := self._row(shared["metric"], cells, names):
                 pair = (own, other) if not isinstance(factor, str) else (own[0], other[0])
                 condition = dict(zip(("condition", "to"), pair, strict=True))
                 rows.append({**cells[0], **shared, **condition, **row})
@@ -254,10 +251,13 @@ class Results:
         """Compare each level of a factor with the one before it, in the order of the plan."""
         return self.compare(factor, None, by=by, of=of)
 
-    def _row(self, column: str, cells: Any, names: Any, margin: float) -> dict[str, Any]:
+    def _judged(self, table: BlockTable, column: str, cells: Any) -> dict[str, Any]:
+        return stats.row(table.cells(column, *cells), self.campaign.plan["margin"], 0.05)
+
+    def _row(self, column: str, cells: Any, names: Any) -> dict[str, Any]:
         """Return the comparison of two cells, or why there is none; {} if none was planned."""
         try:
-            row = stats.row(self._blocks.cells(column, *cells), margin, 0.05)
+            row = self._judged(self._blocks, column, cells)
         except NotMeasured as error:
             reasons = [self._reason(cell) for cell in cells]
             baseline = {name: cells[1][name] for name in names}
@@ -265,30 +265,18 @@ class Results:
                 reasons[1] = reasons[1] or str(error)
             why = "; ".join(dict.fromkeys(filter(None, reasons))) or str(error)
             return stats.unmeasured(why) if "" not in reasons else {}
+        calm = "not measured"
+        with contextlib.suppress(NotMeasured):
+            calm = self._judged(self._calm, column, cells)["verdict"]
         if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > SATURATED_SHARE:
             reason = "the load generator was the limit"
-        elif row["verdict"] != self._calm_verdict(column, cells, margin) != "":
+        elif row["verdict"] != calm:
             reason = "it rests on trials whose CPUs were disturbed"
         else:
             return row
         row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
         row |= {"p_value": math.nan, "reason": reason}
         return row
-
-    def _calm_verdict(self, column: str, cells: Any, margin: float) -> str:
-        """Return the verdict of the trials whose CPUs were not disturbed; "" without others."""
-        if self._calm is None:
-            return ""
-        with contextlib.suppress(NotMeasured):
-            return str(stats.row(self._calm.cells(column, *cells), margin, 0.05)["verdict"])
-        return "not measured"
-
-    @cached_property
-    def _calm(self) -> BlockTable | None:
-        """Trials whose CPUs were not disturbed, where there are others."""
-        disturbed = self.trials["flags"].str.contains(_DISTURBED)
-        calm = self.trials[~disturbed]
-        return BlockTable(calm, list(self.campaign.factors)) if disturbed.any() else None
 
     def _reason(self, cell: Mapping[str, Any]) -> str | None:
         """Return why a cell has no trial: "" if it was never planned, None if it has trials."""
@@ -314,19 +302,17 @@ class Results:
         """Return machine, dates, size, rig and limits of the campaign."""
         campaign, rig = self.campaign, self.campaign.rig
         plain = [f"{k} {v}" for k, v in campaign.settings.items() if not isinstance(v, dict | list)]
-        rows = [
-            *package.about(campaign).items(),
-            ("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"),
-            ("margin", words.percent(campaign.plan["margin"])),
-            ("settings", ", ".join(plain)),
-        ]
+        rows = package.about(campaign)
+        rows["rig"] = f"{rig['name']}: {'; '.join(rig['caveats'])}"
+        rows["margin"] = words.percent(campaign.plan["margin"])
+        rows["settings"] = ", ".join(plain)
+        pairs = [*rows.items()]
         infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
         for why, those in infeasible[list(campaign.factors)]:
-            rows.append(("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}"))
+            pairs.append(("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}"))
         where = relative(campaign.path.absolute(), project())
-        return Table(
-            pd.DataFrame(rows, columns=["", "this campaign"]), f"{campaign.study} ({where})"
-        )
+        frame = pd.DataFrame(pairs, columns=["", "this campaign"])
+        return Table(frame, f"{campaign.study} ({where})")
 
     def _repr_html_(self) -> str:
         return self.about()._repr_html_()
