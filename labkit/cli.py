@@ -409,7 +409,7 @@ def pack(folder: Path, output: Path) -> None:
 @click.argument("folder", type=_FOLDER, default=SHIPPED)
 @click.option("--check", is_flag=True, help="Print what a release still lacks.")
 def cite(folder: Path, check: bool) -> None:
-    """Print citations from CITATION.cff: of labkit and the repeated studies, or of a dataset.
+    """Print CITATION.cff: how to cite labkit and the repeated studies, or a dataset.
 
     With --check: people with an ORCID, a DOI, and .zenodo.json agreeing with CITATION.cff.
     """
@@ -420,7 +420,7 @@ def cite(folder: Path, check: bool) -> None:
         missing = check_release(folder)
         click.echo("\n".join(missing or ["nothing is missing"]))
         sys.exit(bool(missing))
-    click.echo(package.cite(folder / "CITATION.cff"))
+    click.echo(package.cite(folder / "CITATION.cff"), nl=False)
 
 
 if __name__ == "__main__":

@@ -211,12 +211,6 @@ def load(path: Path | str) -> Campaign:
     ------
     DatasetError
         There is no campaign, there are those of several studies, or a file cannot be read.
-
-    Examples
-    --------
-    >>> from labkit import load
-    >>> load("data/reference/affinity-spinning").plan["blocks"]
-    100
     """
     folder = Path(path)
     if (folder / "plan.json").is_file():

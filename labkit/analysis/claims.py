@@ -54,62 +54,47 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Claim:
-    """A published statement on the ratio of two cells of a study, or on the value of one.
-
-    Parameters
-    ----------
-    id, source, says, place, study, value : str
-        Identifier, paper, the statement, where the paper has it, the study that measures it, and
-        the column of `Campaign.trials`.
-    of : mapping, or list of mappings
-        Levels by factor; each combination of levels in lists is a part.
-    to, than : mapping
-        Levels that replace those of `of`: the baseline, and the pair of which the ratio is
-        compared with that of the first pair.
-    order : {"", "rising", "falling"}
-        Each step along the levels of the factor `along` goes that way.
-    line : {"", "linear", "fixed"}
-        Inside blocks the value is a straight line over the numbers of `along`; or its difference to
-        that of `to` is an offset, which does not grow by more than 5 % of the baseline.
-    above, below, within : float or pair of float
-        The region; one-sided bounds are the smallest effect that counts.
-    size : float or list of float
-        The published ratio, of all parts or of each.
-    paper : float
-        The published number, where the claim does not ask for it.
-    absolute, regime : float
-        The published value of the baseline, in the unit of `value`, and the factor by which it may
-        differ here: another regime is not compared.
-    sentence : str
-        What the paper's sentence says, where its own table has `size` instead (†).
-    alternative : mapping
-        ``value``, ``of``, ``to`` of another assumption on the baseline, shown too (‡).
-    explains, needs : str, mapping
-        The claim that this one is a possible reason for; what the rig or setting must have.
-    """
+    """A published statement on the ratio of two cells of a study, or on the value of one."""
 
     id: str
+    #: Paper; the statement, and where the paper has it; study, and column of `Campaign.trials`.
     source: str
     says: str
     place: str
     study: str
     value: str
+    #: Levels by factor, or several such mappings; each combination of levels in lists is a part.
     of: Any
+    #: Levels that replace those of `of`: the baseline, and the pair whose ratio is that to which
+    #: the ratio of the first pair is compared.
     to: Cell | None = None
     than: Cell | None = None
+    #: ``rising`` or ``falling``: each step along the levels of the factor `along` goes that way.
     order: str = ""
     along: str = ""
+    #: ``linear``: inside blocks the value is a straight line over the numbers of `along`;
+    #: ``fixed``: its difference to that of `to` is an offset, which grows by 5 % of the baseline at
+    #: most.
     line: str = ""
+    #: The region; one-sided bounds are the smallest effect that counts.
     above: float | None = None
     below: float | None = None
     within: tuple[float, float] | None = None
+    #: The published ratio, of all parts or a list with that of each.
     size: Any = None
+    #: Whether more than half of the parts are enough.
     most: bool = False
+    #: The published number, where the claim does not ask for it.
     paper: float | None = None
+    #: The published value of the baseline, and the factor by which it may differ here: another
+    #: regime is not compared.
     absolute: float | None = None
     regime: float = 10.0
+    #: The paper's sentence, where its own table has `size` instead (†).
     sentence: str = ""
+    #: ``value``, ``of``, ``to`` of another assumption on the baseline, shown too (‡).
     alternative: Mapping[str, Any] | None = None
+    #: The claim that this one is a possible reason for; what the rig or setting must have.
     explains: str = ""
     needs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -147,8 +146,9 @@ def _crate(folder: Path, table: pd.DataFrame, title: str) -> Any:
     crate = ROCrate()
     crate.name, crate.description, crate.license = title, title, _LICENCE
     crate.datePublished = table["measured"].str[-10:].max()
-    path = folder / _CITATION
-    for name in _authors(yaml.safe_load(path.read_text())) if path.is_file() else []:
+    path, parts = folder / _CITATION, ("family-names", "given-names", "name")
+    for author in yaml.safe_load(path.read_text())["authors"] if path.is_file() else []:
+        name = ", ".join(author[part] for part in parts if part in author)
         person = Person(crate, f"#{name.replace(' ', '-')}", {"name": name})
         crate.root_dataset.append_to("author", crate.add(person))
     for row in table.astype(str).to_dict("records"):
@@ -184,32 +184,9 @@ def verify(folder: Path) -> list[str]:
     return problems
 
 
-def _authors(work: dict[str, Any]) -> list[str]:
-    """Return the persons and entities that wrote a work of CITATION.cff."""
-    parts = ("family-names", "given-names", "name")
-    return [", ".join(one[part] for part in parts if part in one) for one in work["authors"]]
-
-
-def cite(path: Path = SHIPPED / _CITATION) -> str:
-    """Return a CITATION.cff and its references in BibTeX.
-
-    The version of a described dataset is the beginning of the digest of SHA256SUMS.
-    """
-    citation, entries = yaml.safe_load(path.read_text()), []
-    if (sums := path.parent / _SUMS).is_file():
-        citation["version"] = hashlib.sha256(sums.read_bytes()).hexdigest()[:12]
-    for one in [citation, *citation.get("references", [])]:
-        note, names = one.get("notes", ""), _authors(one)
-        key = re.search(r"Cited in this project as (\w+)", note)
-        fields = {
-            "author": " and ".join(name if "," in name else f"{{{name}}}" for name in names),
-            "title": f"{{{one['title']}}}",
-            "year": str(one.get("year", one.get("date-released", "n.d.")))[:4],
-            "school": one.get("institution", {}).get("name"),
-            "version": one.get("version"),
-            "note": note,
-        }
-        body = ",\n".join(f"  {name} = {{{text}}}" for name, text in fields.items() if text)
-        kind = "mastersthesis" if one["type"] == "thesis" else "misc"
-        entries.append(f"@{kind}{{{key[1] if key else one['title'].split()[-1]},\n{body}\n}}")
-    return "\n\n".join(entries)
+def cite(path: Path) -> str:
+    """Return a CITATION.cff; of a dataset with a version, the beginning of SHA256SUMS' digest."""
+    text, sums = path.read_text(), path.parent / _SUMS
+    if sums.is_file() and "version" not in yaml.safe_load(text):
+        text += f'version: "{hashlib.sha256(sums.read_bytes()).hexdigest()[:12]}"\n'
+    return text
