@@ -1,15 +1,4 @@
-"""Campaigns on disk, read as tidy frames: a row an attempt at a trial.
-
-A campaign is a folder with these files; ``labkit dataset pack`` makes the packed form of them.
-
-=================== =============================================================================
-``plan.json``       the plan, fixed before measuring: conditions, order, settings, protocol, rig
-``sessions.json``   the facts of each host in each session
-``trials.parquet``  packed: a row an attempt; before, ``trials/NAME/trial.json`` has it
-``samples.parquet`` a row a sample; before packing a folder with a file an attempt
-``raw.tar.xz``      packed: the folder ``trials``, which has no samples
-=================== =============================================================================
-"""
+"""Campaigns on disk, read as tidy frames: a row an attempt. ``data/README.md`` has their files."""
 
 from __future__ import annotations
 

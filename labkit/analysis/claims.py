@@ -46,7 +46,7 @@ MARGIN = 0.05
 ALPHA = 0.05
 #: Columns of the ledger.
 COLUMNS = [
-    *("id", "source", "finding", "says", "published", "estimate", "low", "high", "n_blocks"),
+    *("id", "source", "says", "published", "estimate", "low", "high", "n_blocks"),
     *("verdict", "marks", "needs", "why", "parts", "place", "study", "explains", "sentence"),
     *("note", "p", "p_adjusted", "folder", "dataset"),
 ]
@@ -415,11 +415,9 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     for folder in folders or (project("data/reference"), project("data/local")):
         found = {study: Evidence(one) for study, one in by_study(folder).items()}
         for paper in papers:
-            named = {id: name for name, one in paper.findings.items() for id in one["claims"]}
             rows += [
                 {
                     **evaluate(claim, found[claim.study]),
-                    "finding": named.get(claim.id, ""),
                     "folder": str(relative(Path(folder), project())),
                     "dataset": str(relative(found[claim.study].campaign.path, project())),
                 }

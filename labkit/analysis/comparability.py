@@ -16,7 +16,7 @@ import pandas as pd
 
 from labkit.analysis import words
 from labkit.analysis.stats import Cell
-from labkit.data import Campaign, expand
+from labkit.data import expand
 from labkit.placement import parse_cpus
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ class Subject:
     evidence: Evidence
 
     @property
-    def campaign(self) -> Campaign:
-        """The campaign, for its rig, facts and settings."""
-        return self.evidence.campaign
-
-    @property
     def cells(self) -> list[dict[str, Any]]:
         """Cells of the claim and of its baselines."""
         return [*expand(self.claim.of), *self.claim.baselines]
@@ -62,7 +57,7 @@ class Subject:
 
     def stable(self, role: str = "sut") -> Mapping[str, Any]:
         """Return the facts of a host that do not change while it runs."""
-        return dict(self.campaign.facts.get(role, {}).get("stable", {}))
+        return dict(self.evidence.campaign.facts.get(role, {}).get("stable", {}))
 
 
 Rule = Callable[[Any, Subject], str]
@@ -84,7 +79,7 @@ def _cpus(subject: Subject) -> int:
 
 def _own_cpus(subject: Subject) -> int:
     """Return how many CPUs the server's host shares with no other host."""
-    rig = subject.campaign.rig
+    rig = subject.evidence.campaign.rig
     if rig["shared_kernel"]:
         return len(parse_cpus(str(rig["cpu_map"].get("sut", ""))))
     return _cpus(subject)
@@ -92,18 +87,18 @@ def _own_cpus(subject: Subject) -> int:
 
 def _separate(subject: Subject) -> set[str]:
     """Return which of machines, kernels and CPU time both ends have of their own."""
-    rig, own = subject.campaign.rig, set[str]()
+    rig, own = subject.evidence.campaign.rig, set[str]()
     if not rig["shared_kernel"]:
         own = {"machines", "kernels", "cpu time"}
-    elif subject.campaign.settings.get("receiving_cpu") == "own":
+    elif subject.evidence.campaign.settings.get("receiving_cpu") == "own":
         own = {"cpu time"}
     return {one for one in own if f"separate-{one.replace(' ', '-')}" not in rig["capabilities"]}
 
 
 def _link(wanted: float, subject: Subject) -> str:
     """Return the link that a claim needs: its rate is shaped, or that of the network cards."""
-    found = float(subject.campaign.settings.get("link_gbit_per_s") or 0.0)
-    if not found and "nic-hardware" not in subject.campaign.rig["capabilities"]:
+    found = float(subject.evidence.campaign.settings.get("link_gbit_per_s") or 0.0)
+    if not found and "nic-hardware" not in subject.evidence.campaign.rig["capabilities"]:
         cards = [subject.stable(role).get("interfaces", {}) for role in ("generator", "sut")]
         speeds = [str(card.get("speed")) for host in cards for card in host.values()]
         rates = [re.fullmatch(r"(\d+)Mb/s", speed) for speed in speeds]
@@ -157,8 +152,9 @@ def _routers(subject: Subject) -> str:
     return " and ".join(sorted(routers - {""}))
 
 
-#: Rules on the rig, by their name in ``needs``.
-_OF_RIG: dict[str, Rule] = {
+#: Rules on the rig and on the claim's trials, by their name in ``needs``; those on trials are met
+#: where nothing was measured.
+RULES: dict[str, Rule] = {
     "separate": _rule(
         _separate, lambda here, wanted: wanted in here, "separate {wanted} (here one kernel)"
     ),
@@ -168,14 +164,11 @@ _OF_RIG: dict[str, Rule] = {
         _own_cpus, operator.ge, "{wanted} CPUs of the server's host alone (here {here})"
     ),
     "hosts": _rule(  # the host without an engine stands in for another one: no trial uses both
-        lambda subject: len(subject.campaign.rig["hosts"].keys() - {"clean"}),
+        lambda subject: len(subject.evidence.campaign.rig["hosts"].keys() - {"clean"}),
         operator.ge,
         "{wanted} hosts (here {here})",
     ),
     "link_gbit_per_s": _link,
-}
-#: Rules on the trials of the claim.
-_OF_TRIALS: dict[str, Rule] = {
     "cpu_use": _rule(
         _cpu_use,
         lambda here, wanted: not (here < wanted[0] or here > wanted[1]),
@@ -188,9 +181,9 @@ _OF_TRIALS: dict[str, Rule] = {
     ),
     "offered": _offered,
     "samples": _rule(
-        lambda subject: int(subject.trials(subject.cells, "n_samples").min().iloc[0]),
-        operator.ge,
-        "{wanted:,} samples a trial (here {here:,})",
+        lambda subject: subject.trials(subject.cells, "n_samples")["n_samples"].min(),
+        lambda here, wanted: not here < wanted,
+        "{wanted:,} samples a trial (here {here:,.0f})",
     ),
     "regime": _regime,
     "weave": _rule(
@@ -199,7 +192,6 @@ _OF_TRIALS: dict[str, Rule] = {
         "Weave Net with its data path {wanted} (here {here})",
     ),
 }
-RULES = _OF_RIG | _OF_TRIALS
 
 
 def _always(subject: Subject) -> list[str]:
@@ -217,7 +209,7 @@ def _always(subject: Subject) -> list[str]:
                 " throughput)"
             )
     if "_ns" in claim.value and (claim.to is not None or claim.order):
-        loads = subject.campaign.settings.get("tools", {})
+        loads = subject.evidence.campaign.settings.get("tools", {})
         trials = subject.trials(cells, "application", "placement", claim.value)
         timed = trials[trials["application"].map(loads) == "wrk2"].groupby("placement")
         medians = timed[claim.value].median()
@@ -232,8 +224,5 @@ def _always(subject: Subject) -> list[str]:
 def lacking(claim: Claim, evidence: Evidence) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
     subject = Subject(claim, evidence)
-    measured = len(subject.trials(subject.cells)) > 0
-    rules = RULES if measured else _OF_RIG
-    found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
-    found += _always(subject) if measured else []
-    return "; ".join(filter(None, dict.fromkeys(found)))
+    found = [RULES[name](wanted, subject) for name, wanted in claim.needs.items()]
+    return "; ".join(filter(None, dict.fromkeys([*found, *_always(subject)])))
