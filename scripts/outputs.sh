@@ -6,10 +6,4 @@ cd "$(dirname "$0")/.."
 .venv/bin/python -m nbconvert --execute --inplace --to notebook notebooks/analysis/*.ipynb
 # It ends with 1 where it changed a notebook.
 .venv/bin/python scripts/clean_notebooks.py notebooks/analysis/*.ipynb || true
-.venv/bin/python - <<'END'
-from labkit import ledger
-
-columns = ["id", "verdict", "marks", "needs", "n_blocks", "estimate", "low", "high", "p_adjusted"]
-rows = ledger("data/reference")[columns]
-rows.to_csv("tests/golden/ledger.csv", index=False, lineterminator="\n", float_format="%.10g")
-END
+.venv/bin/python tests/golden/test_golden.py

@@ -126,25 +126,23 @@ def test_a_page_of_a_smaller_campaign_shows_the_rest(whole, cost):
     assert list(cost.why("rkt", "switches").frame.iloc[:, 0]) == ["bare"]
 
 
-def test_a_saturated_load_generator_decides_nothing(blocking):
-    limited = results(blocking.campaign.path).where(wait="block")
-    saturated = blocking.campaign.trials["place"] == "docker"
-    limited.campaign.__dict__["trials"] = blocking.campaign.trials.assign(saturated=saturated)
-    row = row_of(limited.compare("place", to="bare"), "docker")
-    assert row["verdict"] == "cannot tell" and "generator" in row["reason"]
-
-
-def test_a_verdict_that_rests_on_disturbed_trials_is_none(blocking):
+@pytest.mark.parametrize(
+    ("place", "blocks", "flag", "reason"),
+    [
+        ("docker", 10, "", "generator"),
+        ("docker", 1, CPU_SLOW, ""),
+        ("bare", 1, CPU_SLOW, ""),
+        ("", 7, CPUS_APART, "disturbed"),
+    ],
+)
+def test_saturated_and_disturbed_trials_decide_nothing(blocking, place, blocks, flag, reason):
     part = results(blocking.campaign.path).where(wait="block")
-    for place, verdict in (("docker", "differs"), ("bare", "differs"), ("", "cannot tell")):
-        trials = blocking.campaign.trials
-        few = (trials["place"] == place) & (trials["block"] == 1)
-        many = (place == "") & (trials["block"] > 3)
-        flags = trials["flags"].mask(few, CPU_SLOW).mask(many, CPUS_APART)
-        disturbed = results(part.campaign.path).where(wait="block")
-        disturbed.campaign.__dict__["trials"] = trials.assign(flags=flags)
-        row = row_of(disturbed.compare("place", to="bare"), "docker")
-        assert row["verdict"] == verdict and bool(row["reason"]) == (verdict == "cannot tell")
+    trials = part.campaign.trials
+    those = trials["place"].str.startswith(place) & (trials["block"] <= blocks)
+    changed = trials.assign(flags=trials["flags"].mask(those, flag), saturated=those & (not flag))
+    part.campaign.__dict__["trials"] = changed
+    row = row_of(part.compare("place", to="bare"), "docker")
+    assert row["verdict"] == ("cannot tell" if reason else "differs") and reason in row["reason"]
 
 
 def test_a_ladder_compares_each_level_with_the_one_before(tmp_path):
