@@ -17,7 +17,7 @@ import pandas as pd
 from scipy.signal import lfilter
 
 from labkit.analysis.claims import ALPHA, MARGIN, Evidence, Part, decide, load_papers
-from labkit.analysis.stats import Floats, Numbers, equivalence, holm, ratio, row
+from labkit.analysis.stats import Floats, Numbers, holm, row
 from labkit.data import campaigns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,8 +164,7 @@ def judge(kind: str, shape: Shape, numbers: Sequence[Numbers]) -> tuple[str, flo
     (low, high), parts = BOUNDS.get(kind, (1.0, math.inf)), []
     may_fail = (len(numbers) - 1) // 2 if shape.most else 0
     for one, size in zip(numbers, shape.sizes, strict=True):
-        mean = ratio(one)
-        inside = equivalence(one, mean, low, high)
+        mean, inside = one.estimate(), one.p_inside(low, high)
         parts.append(Part("", mean, low, high, size, inside, len(numbers), may_fail))
     word, _, p = decide(parts)
     return word, shape.analyses * p, [part.estimate.interval() for part in parts]

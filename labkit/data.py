@@ -125,22 +125,8 @@ class Campaign:
     def samples(self, *columns: str, **levels: Any) -> pd.DataFrame:
         """Samples of the successful trials that have all of `levels`, a row a sample.
 
-        Parameters
-        ----------
-        *columns : str
-            Measured columns, such as ``rtt_ns``. Trials without one of them are left out.
-        **levels
-            Levels of factors, or of other columns of `trials`.
-
-        Returns
-        -------
-        DataFrame
-            ``trial``, ``block``, the factors, then the columns. Times are in ns.
-
-        Raises
-        ------
-        UsageError
-            A column was not measured.
+        It has ``trial``, ``block``, the factors, then the columns, such as ``rtt_ns``; times are in
+        ns. Trials without one of them are left out, and one that no trial has is refused.
         """
         path = self.path / "samples.parquet"
         trials = select(self.ok, levels).drop_duplicates("trial").set_index("trial")
@@ -189,12 +175,7 @@ def expand(of: Any) -> list[dict[str, Any]]:
 
 
 def load(path: Path | str) -> Campaign:
-    """Return a campaign, or the newest one in a study's folder.
-
-    Parameters
-    ----------
-    path : Path or str
-        The folder of a campaign, or one whose folders are campaigns of one study.
+    """Return the campaign in a folder, or the newest one of a folder with those of one study.
 
     Raises
     ------

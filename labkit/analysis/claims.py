@@ -23,16 +23,7 @@ import pandas as pd
 
 from labkit.analysis import words
 from labkit.analysis.comparability import lacking
-from labkit.analysis.stats import (
-    LEAST_BLOCKS,
-    BlockTable,
-    Cell,
-    Mean,
-    NotMeasured,
-    equivalence,
-    holm,
-    ratio,
-)
+from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Cell, Mean, NotMeasured, holm
 from labkit.data import Campaign, by_study, expand
 from labkit.errors import DatasetError
 from labkit.paths import project, relative
@@ -114,26 +105,25 @@ class Claim:
         low = -math.inf if self.above is None else self.above
         return low, math.inf if self.below is None else self.below
 
-    def parts(self, table: BlockTable) -> Iterator[tuple[str, Sequence[Cell], list[float]]]:
-        """Yield label, cells and weights of their logarithms, of each part."""
+    def parts(self, table: BlockTable) -> Iterator[tuple[str, Sequence[Cell]]]:
+        """Yield label and cells of each part."""
         if self.order:
             for run in _runs(self.of, self.along, table):
                 for before, after in itertools.pairwise(run):
-                    yield _label(after, before), [after, before], [1.0, -1.0]
+                    yield _label(after, before), [after, before]
             return
         every = expand(self.of)
         varied = [name for name in every[0] if len({one.get(name) for one in every}) > 1]
         for cell in every:
-            cells, weights, label = [cell], [1.0], _label(cell)
+            cells, label = [cell], _label(cell)
             if self.to is not None:
-                cells, weights = [cell, {**cell, **self.to}], [1.0, -1.0]
+                cells = [cell, {**cell, **self.to}]
                 where = {n: cell[n] for n in varied if n in cell and n not in self.to}
                 label = _label(*cells) + (f" ({_label(where)})" if where else "")
             if self.than is not None:
                 cells = [*cells, *({**one, **self.than} for one in cells)]
-                weights = [*weights, *(-weight for weight in weights)]
                 label = f"{label}, to that at {_label(self.than)}"
-            yield label, cells, weights
+            yield label, cells
 
 
 @dataclass(frozen=True)
@@ -248,10 +238,9 @@ class Evidence(BlockTable):
         low, high = claim.region
         may_fail = (len(found) - 1) // 2 if claim.most else 0
         parts = []
-        for (label, cells, weights), size in zip(found, sizes, strict=True):
+        for (label, cells), size in zip(found, sizes, strict=True):
             numbers = self.cells(claim.value, *cells)
-            estimate = ratio(numbers) if weights == [1.0, -1.0] else numbers.contrast(weights)
-            inside = equivalence(numbers, estimate, low, high)
+            estimate, inside = numbers.estimate(), numbers.p_inside(low, high)
             published = math.nan if size is None else float(size)
             parts.append(Part(label, estimate, low, high, published, inside, len(found), may_fail))
         return parts
@@ -393,18 +382,15 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
 def ledger(*folders: Path | str) -> pd.DataFrame:
     """Hold the claims of all papers against the campaigns in some folders.
 
-    Parameters
-    ----------
-    *folders : Path or str
-        Each with campaigns; by default the reference and what was measured here. Of several
-        campaigns of a study the one with most complete blocks counts.
+    By default these are the reference and what was measured here. Of several campaigns of a study
+    the one with most complete blocks counts.
 
     Returns
     -------
     DataFrame
-        A row a claim and folder with a campaign of its study, in the order of the papers, with
-        `COLUMNS`: ``low``, ``high`` are at 95 %, ``p`` is times the interim analyses, and
-        ``p_adjusted`` is Holm's, over a paper's claims that can be decided.
+        A row a claim and folder with a campaign of its study, in the order of the papers: ``low``,
+        ``high`` are at 95 %, ``p`` is times the interim analyses, and ``p_adjusted`` is Holm's,
+        over a paper's claims that can be decided.
 
     Raises
     ------

@@ -127,10 +127,10 @@ def _here(
     per = float(evidence.campaign.settings[share_of]) if share_of else 1.0
     here = ratio = ""
     try:
-        mean = evidence.cells(name, at).contrast([1.0])
+        mean = evidence.cells(name, at).estimate()
         low, high = mean.interval()
         here = words.amount(mean.value / per, name, low / per, high / per)
-        if to and (found := stats.ratio(evidence.cells(name, at, *to))).n:
+        if to and (found := evidence.cells(name, at, *to).estimate()).n:
             ratio = words.ratio(found.value, *found.interval())
     except stats.NotMeasured as reason:
         here = here or f"not measured: {reason}"

@@ -349,7 +349,7 @@ class Results:
         for cell in _records(twice):
             with contextlib.suppress(NotMeasured):
                 numbers = table.cells(column, {**cell, "repeat": 2}, {**cell, "repeat": 1})
-                found.append(stats.ratio(numbers))
+                found.append(numbers.estimate())
         if not found:
             return {"ratio of repeats": "nothing ran twice", "decidable margin": ""}
         noisiest = max(found, key=Mean.decidable_margin)
@@ -445,20 +445,10 @@ def _names(names: Names) -> list[str]:
 
 
 def results(path: Path | str, *, ledger: str = "") -> Results:
-    """Return the results of a campaign.
+    """Return the results of a campaign, or of the newest one in a study's folder.
 
-    Parameters
-    ----------
-    path : Path or str
-        The folder of a campaign, or of a study's campaigns: then its newest one. A relative path
-        starts at the project's folder, as JupyterLab starts in the notebook's.
-    ledger : str
-        The CSV of a ledger that was computed before; "" to compute it where claims are shown.
-
-    Raises
-    ------
-    DatasetError
-        There is no campaign.
+    A relative path starts at the project's folder, as JupyterLab starts in the notebook's. `ledger`
+    is the CSV of a ledger that was computed before; "" to compute it where claims are shown.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -164,9 +164,35 @@ class Numbers:
     log: bool
     lost: tuple[int, ...]
 
-    def contrast(self, weights: Sequence[float]) -> Mean:
-        """Return the weighted sum of the cells' logarithms: (1, -1) is a ratio."""
-        return Mean.of(self.values @ np.asarray(weights, dtype=np.float64), log=self.log)
+    def estimate(self) -> Mean:
+        """Return the value of one cell, the ratio of two, or that of four as a ratio of ratios.
+
+        Where a value is 0 there are no logarithms: the ratio of the means then, with the error of
+        the linearised quotient (Fieller 1954, for denominators far from 0).
+        """
+        count = self.values.shape[1]
+        if self.log or count != 2:
+            return Mean.of(self.values @ np.array([1.0, -1.0, -1.0, 1.0])[:count], log=self.log)
+        own, base = self.complete.T
+        if not len(own) or not base.mean():
+            return Mean(len(own), math.nan, math.nan, math.nan, log=False)
+        quotient = float(own.mean() / base.mean())
+        residual = Mean.of((own - quotient * base) / base.mean(), log=False)
+        return replace(residual, centre=quotient)
+
+    def p_inside(self, low: float, high: float) -> float:
+        """Return the p-value that a ratio lies within bounds, allowing for trials that failed.
+
+        Between two bounds blocks that one side lost more often than the other count as lying at
+        twice the distance of the upper one: a condition that fails may be one that is slow.
+        """
+        estimate = self.estimate()
+        shown, extra = estimate.p_inside(low, high), abs(self.lost[0] - self.lost[-1])
+        if not extra or not self.log or not shown < 0.5 or math.isinf(low) or math.isinf(high):
+            return shown
+        logs = self.values[:, 0] - self.values[:, -1]
+        missing = [math.copysign(2 * math.log(high), estimate.centre)] * extra
+        return max(shown, Mean.of([*logs, *missing]).p_inside(low, high))
 
     @property
     def complete(self) -> Floats:
@@ -268,37 +294,6 @@ class BlockTable:
         return Numbers(values, log, lost)
 
 
-def ratio(numbers: Numbers) -> Mean:
-    """Return the ratio of the first cell to the second, inside blocks.
-
-    Where a value is 0 there are no logarithms: the ratio of the means then, with the error of the
-    linearised quotient (Fieller 1954, for denominators far from 0).
-    """
-    if numbers.log:
-        return numbers.contrast((1.0, -1.0))
-    complete = numbers.complete
-    if not len(complete) or not (bottom := complete[:, 1].mean()):
-        return Mean(len(complete), math.nan, math.nan, math.nan, log=False)
-    quotient = complete[:, 0].mean() / bottom
-    residual = Mean.of((complete[:, 0] - quotient * complete[:, 1]) / bottom, log=False)
-    return Mean(residual.n, float(quotient), residual.error, residual.df, log=False)
-
-
-def equivalence(numbers: Numbers, estimate: Mean, low: float, high: float) -> float:
-    """Return the p-value that a ratio lies within bounds, allowing for trials that failed.
-
-    Between two bounds blocks that one side lost more often than the other count as lying at twice
-    the distance of the upper one: a condition that fails may be one that is slow.
-    """
-    shown = estimate.p_inside(low, high)
-    extra = abs(numbers.lost[0] - numbers.lost[-1])
-    if not extra or not numbers.log or not shown < 0.5 or math.isinf(low) or math.isinf(high):
-        return shown
-    logs = numbers.values[:, 0] - numbers.values[:, -1]
-    missing = [math.copysign(2 * math.log(high), estimate.centre)] * extra
-    return max(shown, Mean.of([*logs[~np.isnan(logs)], *missing]).p_inside(low, high))
-
-
 def holm(p_values: ArrayLike) -> Floats:
     """Return p-values adjusted for their family (Holm 1979); NaN are not in the family."""
     p = np.asarray(p_values, dtype=np.float64)
@@ -320,11 +315,11 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
     ``value`` and ``baseline`` are over the same blocks as the ratio, so that there is one
     difference: ``value / baseline`` is ``estimate``.
     """
-    estimate = ratio(numbers)
+    estimate = numbers.estimate()
     value, baseline = numbers.means()
     low, high = estimate.interval(1 - alpha)
     p_value = min(1.0, 2 * min(estimate.p_above(1.0), estimate.p_below(1.0)))
-    p_equivalence = equivalence(numbers, estimate, 1 / (1 + margin), 1 + margin)
+    p_equivalence = numbers.p_inside(1 / (1 + margin), 1 + margin)
     tests = (p_value, p_equivalence)
     differs, equivalent = (estimate.n >= LEAST_BLOCKS and bool(p < alpha) for p in tests)
     needed = min(estimate.blocks_needed(1.0, alpha), estimate.blocks_to_equate(margin, alpha))

@@ -13,7 +13,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
 from labkit import Study
-from labkit.analysis.stats import BlockTable, Mean, compare, holm, ratio
+from labkit.analysis.stats import BlockTable, Mean, compare, holm
 from labkit.errors import UsageError
 
 DOCKER, BARE = {"place": "docker"}, {"place": "bare"}
@@ -81,7 +81,7 @@ def test_order_of_rows_unit_and_block_effects_do_not_matter_and_swapping_inverts
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), effect=st.sampled_from([1.0, 1.05, 1.5]))
 def test_intervals_and_p_values_agree(seed, effect):
-    estimate = ratio(of(trials(seed=seed, effect=effect)))
+    estimate = of(trials(seed=seed, effect=effect)).estimate()
     (low, high), inner = estimate.interval(0.95), estimate.interval(0.90)
     assert (low > 1) == (2 * estimate.p_above(1.0) < 0.05)
     assert (high < 1) == (2 * estimate.p_below(1.0) < 0.05)
@@ -123,9 +123,9 @@ def test_a_block_in_two_sessions_pairs_nothing():
 def test_repeats_are_averaged_and_a_missing_level_of_another_factor_drops_the_block():
     frame = pd.concat([trials(seed=1, size=1), trials(seed=2, size=2)], ignore_index=True)
     separate = [of(frame, DOCKER | {"size": size}, BARE | {"size": size}) for size in (1, 2)]
-    expected = np.mean([ratio(one).centre for one in separate])
-    assert ratio(of(frame)).centre == pytest.approx(expected)
-    assert ratio(of(frame[(frame["block"] > 1) | (frame["size"] == 1)])).n == 7
+    expected = np.mean([one.estimate().centre for one in separate])
+    assert of(frame).estimate().centre == pytest.approx(expected)
+    assert of(frame[(frame["block"] > 1) | (frame["size"] == 1)]).estimate().n == 7
 
 
 def test_serial_correlation_widens_and_leaves_at_least_four_degrees_of_freedom():
@@ -140,7 +140,7 @@ def test_zeros_are_compared_without_logarithms():
     frame = trials()
     frame.loc[(frame["place"] == "docker") & (frame["block"] == 1), "ns"] = 0.0
     means = frame.groupby("place")["ns"].mean()
-    assert ratio(of(frame)).value == pytest.approx(means["docker"] / means["bare"])
+    assert of(frame).estimate().value == pytest.approx(means["docker"] / means["bare"])
 
 
 @pytest.mark.parametrize("options", [{"baseline": "dokcer"}, {"value": "nss"}, {"alpha": 0.5}])
