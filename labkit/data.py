@@ -232,7 +232,6 @@ def _readable(path: Path) -> Iterator[None]:
     """Raise `DatasetError` with the path where reading fails."""
     try:
         yield
-    # RecursionError: a thousand brackets.
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         what, remedy = "a campaign cannot be read", "restore it, or measure again with --new"
         raise DatasetError(what, where=str(path), why=str(error), remedy=remedy) from None

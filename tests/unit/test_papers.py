@@ -64,11 +64,6 @@ def test_every_entry_of_the_mapping_has_printed_numbers(paper):
             assert set(levels) <= {*rows[factor], *entry.get("baseline", {}).values()}
 
 
-def test_what_does_not_follow_from_a_papers_own_tables_can_be_cited():
-    checks = pd.read_csv(FOLDER / "checks.csv", keep_default_na=False)
-    assert checks["follows"].value_counts().to_dict() == {"yes": 336, "no": 155, "": 53}
-
-
 @pytest.fixture(scope="module")
 def affinity(tmp_path_factory):
     """A campaign in which Docker's host network takes 1.5 times as long, without a bridge."""
