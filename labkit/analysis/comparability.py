@@ -51,7 +51,7 @@ class _Rules:
         return self.evidence.campaign.settings
 
     @property
-    def _cells(self) -> list[dict[str, Any]]:
+    def _cells(self) -> list[Cell]:
         """Cells of the claim and of its baselines."""
         return [*expand(self.claim.of), *self.claim.baselines]
 

@@ -81,8 +81,7 @@ def describe(folder: Path) -> None:
     table = pd.DataFrame([about(one) for one in found])
     table.insert(0, "folder", [one.path.relative_to(folder).as_posix() for one in found])
     days = sorted(table["measured"].str.split(" to ").explode())
-    names = ("engine", "cgroup", "kernel", "processors")
-    machine = [", ".join(table[name].unique()) for name in names]
+    machine = [", ".join(table[n].unique()) for n in ("engine", "cgroup", "kernel", "processors")]
     title = "; ".join([f"Costs of containers, {days[0]} to {days[-1]}", *machine])
     paths = sorted(path for one in found for path in one.path.glob("*.parquet"))
     fields = {one.name: _field(one) for path in paths for one in parquet.read_schema(path)}

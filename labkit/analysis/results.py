@@ -43,7 +43,7 @@ Shown = plots.Figure | Html
 class Answers:
     """Some rows of a comparison, each with its sentence, which display themselves."""
 
-    rows: list[dict[str, Any]]
+    rows: list[dict[Any, Any]]
 
     def __repr__(self) -> str:
         return "\n".join(row["sentence"] for row in self.rows)
@@ -71,7 +71,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         rows = []
-        for row in _records(self.table):
+        for row in self.table.to_dict("records"):
             conditions = {"condition": row["condition"], "against": row["to"]}
             shown = {name: words.level(self.factor, one) for name, one in conditions.items()}
             rows.append(_shown({name: row[name] for name in self.by}) | shown | words.row(row))
@@ -102,7 +102,7 @@ class Comparison:
 
     def answer(self, *levels: Any, **by: Any) -> Answers:
         """Return a sentence for each of some levels, or for all."""
-        rows = _records(self._rows(levels, by))
+        rows: Any = self._rows(levels, by).to_dict("records")
         for row in rows:
             texts = {"sentence": words.sentence(row, self.factor, self.by)}
             texts["ratio"] = words.row(row)["ratio"]
@@ -111,7 +111,7 @@ class Comparison:
 
     def why(self, level: Any, *counters: str, **by: Any) -> Table:
         """Return counters of a level and of its baseline: where they differ may be the reason."""
-        row, names = _records(self._rows([level], by))[0], _names(self.factor)
+        row, names = self._rows([level], by).iloc[0], _names(self.factor)
         pair = [row["condition"], row["to"]]
         levels = (
             [pair] if names == [self.factor] else [list(one) for one in zip(*pair, strict=True)]
@@ -345,8 +345,9 @@ class Results:
         """Return the ratio of repeats and the margin that it decides, of the noisiest condition."""
         factors, found = list(self.campaign.factors), []
         twice = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
+        cells: Any = twice.to_dict("records")
         table = BlockTable(self.trials, [*factors, "repeat"])
-        for cell in _records(twice):
+        for cell in cells:
             with contextlib.suppress(NotMeasured):
                 numbers = table.cells(column, {**cell, "repeat": 2}, {**cell, "repeat": 1})
                 found.append(numbers.estimate())
@@ -432,12 +433,6 @@ class Results:
 def _shown(levels: Mapping[str, Any]) -> dict[str, str]:
     """Return levels in words, by their headings."""
     return {words.heading(name): words.level(name, level) for name, level in levels.items()}
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame, whose columns are texts."""
-    rows: Any = frame.to_dict("records")
-    return list(rows)
 
 
 def _names(names: Names) -> list[str]:
