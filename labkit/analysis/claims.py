@@ -23,7 +23,7 @@ import pandas as pd
 
 from labkit.analysis import words
 from labkit.analysis.comparability import lacking
-from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Cell, Mean, NotMeasured, holm
+from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Cell, Floats, Mean, NotMeasured, holm
 from labkit.data import Campaign, by_study, expand
 from labkit.errors import DatasetError
 from labkit.paths import project, relative
@@ -58,8 +58,8 @@ class Claim:
     of: Any
     #: Levels that replace those of `of`: the baseline, and the pair whose ratio is that to which
     #: the ratio of the first pair is compared.
-    to: Cell | None = None
-    than: Cell | None = None
+    to: Cell = field(default_factory=dict)
+    than: Cell = field(default_factory=dict)
     #: ``rising`` or ``falling``: each step along the levels of the factor `along` goes that way.
     order: str = ""
     along: str = ""
@@ -84,7 +84,7 @@ class Claim:
     #: The paper's sentence, where its own table has `size` instead (†).
     sentence: str = ""
     #: ``value``, ``of``, ``to`` of another assumption on the baseline, shown too (‡).
-    alternative: Mapping[str, Any] | None = None
+    alternative: Mapping[str, Any] = field(default_factory=dict)
     #: The claim that this one is a possible reason for; what the rig or setting must have.
     explains: str = ""
     needs: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Claim:
     @property
     def baselines(self) -> list[Cell]:
         """Cells that those of `of` are compared with."""
-        return [{**cell, **(self.to or {})} for cell in expand(self.of)]
+        return [{**cell, **self.to} for cell in expand(self.of)]
 
     @property
     def region(self) -> tuple[float, float]:
@@ -116,11 +116,11 @@ class Claim:
         varied = [name for name in every[0] if len({one.get(name) for one in every}) > 1]
         for cell in every:
             cells, label = [cell], _label(cell)
-            if self.to is not None:
+            if self.to:
                 cells = [cell, {**cell, **self.to}]
                 where = {n: cell[n] for n in varied if n in cell and n not in self.to}
                 label = _label(*cells) + (f" ({_label(where)})" if where else "")
-            if self.than is not None:
+            if self.than:
                 cells = [*cells, *({**one, **self.than} for one in cells)]
                 label = f"{label}, to that at {_label(self.than)}"
             yield label, cells
@@ -229,27 +229,29 @@ class Evidence(BlockTable):
 
     def parts(self, claim: Claim) -> list[Part]:
         """Return the parts of a claim with their estimates."""
+        found = []
         if claim.line:
-            return _line(claim, self)
-        found = list(claim.parts(self))
+            for label, values, region in _line(claim, self):
+                mean = Mean.of(values, log=False)
+                found.append((label, mean, region, mean.p_inside(*region)))
+        else:
+            for label, cells in claim.parts(self):
+                numbers, region = self.cells(claim.value, *cells), claim.region
+                found.append((label, numbers.estimate(), region, numbers.p_inside(*region)))
         if not found:
             raise NotMeasured(f"fewer than two levels of {claim.along}")
-        sizes = claim.size if isinstance(claim.size, list) else [claim.size] * len(found)
-        low, high = claim.region
         may_fail = (len(found) - 1) // 2 if claim.most else 0
-        parts = []
-        for (label, cells), size in zip(found, sizes, strict=True):
-            numbers = self.cells(claim.value, *cells)
-            estimate, inside = numbers.estimate(), numbers.p_inside(low, high)
-            published = math.nan if size is None else float(size)
-            parts.append(Part(label, estimate, low, high, published, inside, len(found), may_fail))
-        return parts
+        size = math.nan if claim.size is None else claim.size
+        sizes = size if isinstance(size, list) else [size] * len(found)
+        return [
+            Part(label, mean, *region, float(size), p_inside, len(found), may_fail)
+            for (label, mean, region, p_inside), size in zip(found, sizes, strict=True)
+        ]
 
 
-def _line(claim: Claim, evidence: Evidence) -> list[Part]:
-    """Return the parts of a claim on a straight line, fitted inside each block."""
+def _line(claim: Claim, evidence: Evidence) -> Iterator[tuple[str, Floats, tuple[float, float]]]:
+    """Yield label, numbers and region of the parts of a straight line, fitted inside each block."""
     rising, flat = (0.0, math.inf), (-MARGIN, MARGIN)
-    parts: list[tuple[str, Mean, tuple[float, float]]] = []
     for run in _runs(claim.of, claim.along, evidence):
         x = np.array([float(cell[claim.along]) for cell in run])
         if len(x) < 3:
@@ -258,26 +260,19 @@ def _line(claim: Claim, evidence: Evidence) -> list[Part]:
             values = evidence.cells(claim.value, *run).plain()
             slope, level = np.polyfit(x, values.T, 1)
             shares = (values - np.outer(slope, x) - level[:, None]) / (slope * np.ptp(x))[:, None]
-            parts.append(("slope", Mean.of(slope, log=False), rising))
+            yield "slope", slope, rising
             for at, share in zip(x, shares.T, strict=True):
-                mean = Mean.of(share, log=False)
-                parts.append((f"deviation at {at:g}, of the rise", mean, flat))
+                yield f"deviation at {at:g}, of the rise", share, flat
             continue
         # Weighted by the inverse square of the baseline.
-        to = claim.to or {}
-        cells = [*run, *({**cell, **to} for cell in run)]
+        cells = [*run, *({**cell, **claim.to} for cell in run)]
         own, base = np.hsplit(evidence.cells(claim.value, *cells).plain(), 2)
         weights = 1 / np.exp(np.log(base).mean(axis=0))
         slope, offset = np.polyfit(x, (own - base).T, 1, w=weights)
+        named = {n: v for n, v in run[0].items() if n != claim.along and n not in claim.to}
+        yield f"{_label(named)}: added at 0", offset, rising
         growth = slope * np.ptp(x) / base.mean(axis=1)
-        label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
-        parts.append((f"{label}: added at 0", Mean.of(offset, log=False), rising))
-        share = Mean.of(growth, log=False)
-        parts.append((f"{label}: growth, of the baseline", share, flat))
-    return [
-        Part(label, mean, *region, math.nan, mean.p_inside(*region), len(parts))
-        for label, mean, region in parts
-    ]
+        yield f"{_label(named)}: growth, of the baseline", growth, flat
 
 
 def combine(verdicts: Sequence[str], may_fail: int) -> str:
@@ -317,7 +312,7 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     found: dict[str, Any] = {}
     for one in shared:
         where = one.get("where", {})
-        cells = [cell | to for cell in expand(row["of"]) for to in ({}, row.get("to") or {})]
+        cells = [cell | to for cell in expand(row["of"]) for to in ({}, row.get("to", {}))]
         if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
             found |= {name: level for name, level in one.items() if name not in ("study", "where")}
     return {**found, **row.get("needs", {})}
@@ -359,10 +354,10 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
         why += "" if math.isnan(blocks) else f"; about {blocks:,.0f} blocks would tell"
     marks = "†" if claim.sentence else ""
     if claim.alternative:
-        changed = {"to": claim.to or {}, "of": claim.of, "value": claim.value}
+        changed = {"to": claim.to, "of": claim.of, "value": claim.value}
         for name, new in claim.alternative.items():
             changed[name] = new if name == "value" else {**changed[name], **new}
-        other = evaluate(replace(claim, alternative=None, **changed), evidence)
+        other = evaluate(replace(claim, alternative={}, **changed), evidence)
         why += f"; otherwise {other['verdict']}: {other['why']}"
         marks += "‡" if other["verdict"] != verdict else ""
     return row | {

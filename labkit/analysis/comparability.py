@@ -172,7 +172,7 @@ class _Rules:
                     f" {words.percent(lost)}: the latency of a full queue is the reciprocal of its"
                     " throughput)"
                 )
-        if "_ns" in value and (self.claim.to is not None or self.claim.order):
+        if "_ns" in value and (self.claim.to or self.claim.order):
             trials = self._trials(cells, "application", "placement", value)
             loads = trials["application"].map(self._settings.get("tools", {}))
             medians = trials[loads == "wrk2"].groupby("placement")[value].median()

@@ -23,12 +23,12 @@ _ENOUGH = 6
 _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
 
-def page(executed: Path, output: Path, *, note: str = "") -> str:
+def page(executed: Path, output: Path, note: str) -> str:
     """Write an executed notebook as one HTML file that loads nothing, and return its title.
 
     It begins with its title, and `note` stands below; cells tagged ``hide`` are left out, and those
     that hand answers to the index. Only in a report, which has a ledger, has it links to the other
-    pages. The file is replaced at once or not at all, and the same notebook gives the same bytes.
+    pages. The same notebook gives the same bytes.
     """
     from nbconvert import HTMLExporter  # slow to import
 
@@ -48,9 +48,7 @@ def page(executed: Path, output: Path, *, note: str = "") -> str:
     templates = str(Path(__file__).parent / "templates")
     exporter = HTMLExporter(template_name="labkit", extra_template_basedirs=[templates])
     text, _ = exporter.from_file(io.StringIO(json.dumps(document)), about)
-    unfinished = output.with_name(f".{output.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(output)
+    output.write_text(text, encoding="utf-8")
     return title
 
 
@@ -112,9 +110,9 @@ def _build(
         execute(notebook, executed, parameters, cwd=project())
     except LabkitError as error:
         failed = executed.with_name(f"{executed.stem}.failed.ipynb")
-        title = page(failed, output, note=note) if failed.exists() else notebook.stem
+        title = page(failed, output, note) if failed.exists() else notebook.stem
         return [{"page": output.name, "title": title, "error": str(error)}]
-    title = page(executed, output, note=note)
+    title = page(executed, output, note)
     cells = json.loads(executed.read_text())["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     answers = [data[ANSWER] for data in outputs if ANSWER in data]
