@@ -208,14 +208,15 @@ class Results:
     def compare(
         self, factor: Names, to: Any, *, by: Names = (), of: str | None = None
     ) -> Comparison:
-        """Compare the levels of a factor with one of them, inside blocks.
+        """Compare the levels of a factor with one of them, inside blocks, at the plan's margin.
 
         Parameters
         ----------
         factor : str or list of str
             What differs between conditions; of several factors a level is a tuple.
         to : hashable
-            The level to compare with, or None for the one before (`ladder`).
+            The level to compare with, or None for the one before (`ladder`). Rows of a level that
+            the campaign lacks say that it was not measured.
         by : str or list of str
             Factors at each combination of whose levels it is compared; the rows are one family.
         of : str
@@ -225,8 +226,7 @@ class Results:
         ------
         UsageError
             A factor or column is unknown, or a factor is left open: conditions that differ in more
-            than one respect are never pooled. A level that the campaign lacks is no error: its rows
-            say that it was not measured.
+            than one respect are never pooled.
         """
         names, by, rows = _names(factor), _names(by), []
         self._refuse_open([*names, *by])
@@ -407,19 +407,19 @@ class Results:
 
     def over_blocks(self, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
         """Return the value of every block, as a figure."""
-        column = self._column(of)
-        return plots.over_blocks(self._ordered(column), column, hue, col)
+        return plots.over_blocks(*self._valued(of), hue, col)
 
     def curve(self, over: str, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
         """Return means over blocks along a factor, as a figure."""
-        column = self._column(of)
-        return plots.curve(self._ordered(column), column, over, hue, col)
+        return plots.curve(*self._valued(of), over, hue, col)
 
-    def _ordered(self, column: str) -> pd.DataFrame:
-        """Return trials with a value, whose factors of text are in the order of the plan."""
+    def _valued(self, of: str | None) -> tuple[pd.DataFrame, str]:
+        """Return trials with a value, whose factors of text are in the plan's order; its column."""
+        column = self._column(of)
         frame = self.ok.dropna(subset=[column]) if column in self.ok else self.ok[:0]
         text = [name for name in self.factors if frame[name].dtype == "str"]
-        return frame.assign(**{n: pd.Categorical(frame[n], self.factors[n]) for n in text})
+        frame = frame.assign(**{n: pd.Categorical(frame[n], self.factors[n]) for n in text})
+        return frame, column
 
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, those that were measured first."""
