@@ -16,6 +16,7 @@ from labkit.version import MEASUREMENT_VERSION
 
 RECORD = Path(__file__).parent / "data" / "measurement_version.json"
 PACKAGE = Path(__file__).resolve().parents[2] / "labkit"
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 MEASURING = ("hosts", "rig", "runtimes", "tools", "campaign", "placement.py")
 
 
@@ -27,16 +28,10 @@ def digest() -> str:
         for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
             tree = ast.parse(path.read_text())
             for node in ast.walk(tree):
-                body = getattr(node, "body", None)
-                if isinstance(body, list) and body and _is_text(body[0]):
-                    body[:] = body[1:]
+                if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+                    node.body = node.body[1:]
             found.update(ast.dump(tree).encode())
     return found.hexdigest()
-
-
-def _is_text(node: ast.stmt) -> bool:
-    value = getattr(node, "value", None)
-    return isinstance(node, ast.Expr) and isinstance(getattr(value, "value", None), str)
 
 
 def test_the_measurement_version_was_considered_when_measuring_code_changed() -> None:
