@@ -20,8 +20,8 @@ import pandas as pd
 
 from labkit.analysis import stats, words
 from labkit.analysis.claims import Evidence
-from labkit.data import Campaign
-from labkit.errors import UsageError, suggestion
+from labkit.data import Campaign, refuse_unknown
+from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.units import column
 
@@ -31,11 +31,9 @@ _RATIOS = ("paper_ratio", "paper_ratio_low", "paper_ratio_high")
 
 def published(paper: str) -> pd.DataFrame:
     """Return every number that a paper prints: its factors, then ``item`` to ``n``."""
-    path = project(f"data/published/{paper}.csv")
-    if not path.is_file():
-        known = [one.stem for one in sorted(path.parent.glob("*.toml"))]
-        raise UsageError(f"no tables of {paper!r}", remedy=suggestion(paper, known))
-    return pd.read_csv(path, na_values=[""], keep_default_na=False)
+    folder = project("data/published")
+    refuse_unknown("paper", [paper], sorted(one.stem for one in folder.glob("*.toml")))
+    return pd.read_csv(folder / f"{paper}.csv", na_values=[""], keep_default_na=False)
 
 
 def side_by_side(campaign: Campaign, paper: str, tables: Sequence[str] = ()) -> pd.DataFrame:

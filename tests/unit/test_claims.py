@@ -220,11 +220,6 @@ value = "ns"
 of = {place = "docker"}
 to = {place = "bare"}
 
-[[needs]]
-study = "made-up"
-where = {place = "docker"}
-cpus = 2
-
 [finding.made-f-slower]
 says = "Docker is slower."
 place = "abstract"
