@@ -168,23 +168,19 @@ def _curves(
 
 
 @_drawn
-def tail(samples: pd.DataFrame, value: str, hue: str, col: str | None = None) -> Figure:
+def tail(samples: pd.DataFrame, value: str, hue: str) -> Figure:
     """Draw quantiles of samples, up to the one that leaves ten samples of each line beyond it."""
-    keys = [hue, col] if col else [hue]
-    groups = samples.groupby(keys, observed=True)[value]
+    groups = samples.groupby(hue, observed=True)[value]
     least = min(0.5, 10 / groups.size().min())
     beyond = np.geomspace(0.99, least, 150)
-    frame = (
-        groups.apply(lambda one: one.quantile(1 - beyond))
-        .rename_axis([*keys, "beyond"])
-        .reset_index()
-    )
+    quantiles = groups.apply(lambda one: one.quantile(1 - beyond))
+    frame = quantiles.rename_axis([hue, "beyond"]).reset_index()
     frame["beyond"] = 1 - frame["beyond"]
     factor, unit = words.scale(frame[value].median(), value)
     frame[value] *= factor
     counts = f"n = {len(samples):,} samples, {samples['trial'].nunique():,} trials"
     labels = (words.heading(value, unit), "percentile", counts)
-    figure = _curves(frame, value, "beyond", hue, col, labels, estimator=None, sort=False)
+    figure = _curves(frame, value, "beyond", hue, None, labels, estimator=None, sort=False)
     low, high = frame[value].clip(lower=factor).min() / 1.02, frame[value].max() * 1.02
     _log_axis(figure.axes[0], "x", low, high)
     ticks = [tick for tick in (0.5, *(10.0**-nines for nines in range(1, 10))) if tick >= least]

@@ -401,9 +401,9 @@ class Results:
         }
         return Table(pd.DataFrame(shown), f"Claims of {paper} on this study")
 
-    def tail(self, hue: str, col: str | None = None, *, of: str = "rtt_ns") -> Shown:
+    def tail(self, hue: str, *, of: str = "rtt_ns") -> Shown:
         """Return the distribution of samples up to its tail, as a figure."""
-        return plots.tail(self.campaign.samples(of, **self.levels), of, hue, col)
+        return plots.tail(self.campaign.samples(of, **self.levels), of, hue)
 
     def over_blocks(self, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
         """Return the value of every block, as a figure."""

@@ -31,12 +31,11 @@ TRIALS = pd.DataFrame(CELLS, columns=["block", "placement", "wait", "size_b"])
 TRIALS["rtt_ns_median"] = 5000 * RANDOM.lognormal(0, 0.1, 240) * (1 + TRIALS["size_b"] / 5e4)
 #: Samples with a tail of five decades.
 SAMPLES = pd.DataFrame({"rtt_ns": RANDOM.lognormal(8.5, 0.8, 300_000), "trial": "b01-p01"})
-SAMPLES = SAMPLES.assign(placement=PLACES * 100_000, wait="spin")
+SAMPLES = SAMPLES.assign(placement=PLACES * 100_000)
 TABLE = comparison(6).assign(size_b=[100, 1024] * 3)
 FIGURES = {
     "forest": lambda: plots.forest(comparison(6), "placement"),
     "tail": lambda: plots.tail(SAMPLES, "rtt_ns", "placement"),
-    "tail_col": lambda: plots.tail(SAMPLES, "rtt_ns", "placement", "wait"),
     "over_blocks": lambda: plots.over_blocks(TRIALS, "rtt_ns_median", "placement", "wait"),
     "curve": lambda: plots.curve(TRIALS, "rtt_ns_median", "size_b", "placement", "wait"),
     "levels": lambda: plots.curve(TRIALS, "rtt_ns_median", "placement", "wait"),
