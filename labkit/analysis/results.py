@@ -333,7 +333,11 @@ class Results:
             if not len(part.ok):
                 continue
             tried, done = (one.groupby(["block", "position"]) for one in (part.trials, part.ok))
-            row = {**_shown(group), **part._noise(column), "drift": part._drift(column)}
+            row = {**_shown(group), "ratio of repeats": "nothing ran twice", "decidable margin": ""}
+            if noisiest := part._noisiest(column):
+                row["ratio of repeats"] = words.ratio(noisiest.value, *noisiest.interval())
+                row["decidable margin"] = words.percent(noisiest.decidable_margin())
+            row["drift"] = part._drift(column)
             row["failed attempts"] = f"{len(part.trials) - len(part.ok)}"
             row["lost trials"] = f"{tried.ngroups - done.ngroups}"
             row["flagged"] = words.percent(float((part.ok["flags"] != "").mean()))
@@ -341,8 +345,8 @@ class Results:
             rows.append(row)
         return Table(pd.DataFrame(rows), f"Validity of the {described(column).text}")
 
-    def _noise(self, column: str) -> dict[str, str]:
-        """Return the ratio of repeats and the margin that it decides, of the noisiest condition."""
+    def _noisiest(self, column: str) -> Mean | None:
+        """Return the ratio of repeats of the condition for which it decides the widest margin."""
         factors, found = list(self.campaign.factors), []
         twice = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
         cells: Any = twice.to_dict("records")
@@ -351,13 +355,7 @@ class Results:
             with contextlib.suppress(NotMeasured):
                 numbers = table.cells(column, {**cell, "repeat": 2}, {**cell, "repeat": 1})
                 found.append(numbers.estimate())
-        if not found:
-            return {"ratio of repeats": "nothing ran twice", "decidable margin": ""}
-        noisiest = max(found, key=Mean.decidable_margin)
-        return {
-            "ratio of repeats": words.ratio(noisiest.value, *noisiest.interval()),
-            "decidable margin": words.percent(noisiest.decidable_margin()),
-        }
+        return max(found, key=Mean.decidable_margin, default=None)
 
     def _drift(self, column: str) -> str:
         """Return how many conditions drift (5 %, Holm), and the largest trend."""
