@@ -312,7 +312,8 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     found: dict[str, Any] = {}
     for one in shared:
         where = one.get("where", {})
-        cells = [cell | to for cell in expand(row["of"]) for to in ({}, row.get("to", {}))]
+        cells = expand(row["of"])
+        cells += [cell | row.get("to", {}) for cell in cells]
         if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
             found |= {name: level for name, level in one.items() if name not in ("study", "where")}
     return {**found, **row.get("needs", {})}
