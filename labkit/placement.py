@@ -26,6 +26,8 @@ NETWORKS = ("host", "bridge", "nat", "macvlan", "overlay", "weave")
 #: under whatever driver the engine has.
 DRIVER, UNIONS = "overlay2", ("fuse-overlayfs", "aufs")
 STORAGES = (DRIVER, "bind", "volume", *UNIONS)
+#: Releases of Docker besides the installed one, each with the suite of Debian that packages it.
+RELEASES = {"debian12": "bookworm", "debian13": "trixie", "sid": "sid"}
 #: The filters of a container's system calls.
 SECCOMP = ("default", "unconfined")
 
@@ -129,9 +131,11 @@ class Placement:
     network: str = "host"
     baseline_level: str = ""
     limits: Limits = field(default_factory=Limits)
-    #: Of Docker: one of `STORAGES`, or "" for the engine's driver; one of `SECCOMP`.
+    #: Of Docker: one of `STORAGES`, or "" for the engine's driver; one of `SECCOMP`; and one of
+    #: `RELEASES`, or "" for the installed one.
     storage: str = ""
     seccomp: str = "default"
+    release: str = ""
 
     def __post_init__(self) -> None:
         in_docker, is_bare = self.runtime == "docker", self.runtime == "bare"
@@ -139,6 +143,7 @@ class Placement:
             ("runtime", self.runtime, ("bare", *ENGINES)),
             ("baseline level", self.baseline_level, BASELINE_LEVELS if is_bare else ("",)),
             ("storage", self.storage, ("", *STORAGES) if in_docker else ("",)),
+            ("release", self.release, ("", *RELEASES) if in_docker else ("",)),
             ("network", self.network, NETWORKS),
             ("seccomp", self.seccomp, SECCOMP if in_docker else SECCOMP[:1]),
         ):
@@ -158,6 +163,7 @@ class Placement:
         """The short name in plans, datasets and figures, such as ``docker bridge``."""
         parts = [self.runtime, self.baseline_level or self.network]
         parts += [f"storage={self.storage}"] if self.storage else []
+        parts += [f"release={self.release}"] if self.release else []
         parts += [f"seccomp={self.seccomp}"] if self.seccomp != "default" else []
         parts += [f"{name}={value}" for name, value in self.limits.set().items()]
         return " ".join(parts)
@@ -183,15 +189,19 @@ def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
     return Placement("bare", "host", level, limits or Limits())
 
 
-def docker(network: str = "host", limits: Limits | None = None, storage: str = "") -> Placement:
-    """Return the placement of a Docker container on one of `NETWORKS`, with one of `STORAGES`.
+def docker(
+    network: str = "host", limits: Limits | None = None, storage: str = "", release: str = ""
+) -> Placement:
+    """Return the placement of a Docker container on one of `NETWORKS`.
+
+    With one of `STORAGES`, and by one of `RELEASES` of the engine; "" is the one that is installed.
 
     Examples
     --------
     >>> [str(docker(network)) for network in ("host", "nat")]
     ['docker host', 'docker nat']
     """
-    return Placement("docker", network, "", limits or Limits(), storage)
+    return Placement("docker", network, "", limits or Limits(), storage, release=release)
 
 
 def container(runtime: str, network: str = "host", limits: Limits | None = None) -> Placement:

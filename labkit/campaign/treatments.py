@@ -17,7 +17,7 @@ from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.cache_line import share_no_cache
 from labkit.hosts.settings import LATENCY_REQUEST
-from labkit.placement import cpu_mask, cpu_set, docker, format_cpus
+from labkit.placement import RELEASES, cpu_mask, cpu_set, docker, format_cpus
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.rig.images import LayeredImage
@@ -118,6 +118,23 @@ class RealTime(Treatment):
     capabilities: ClassVar = {"fifo": "realtime"}
 
 
+class QuotaBurst(Treatment):
+    """The CPU time in us that a server may save up of its quota, and use in addition; 0 for none.
+
+    The quota has to be as large. It is kept in ``cpu.cfs_burst_us`` or ``cpu.max.burst``.
+    """
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        host = rig.hosts["sut"]
+        known = not level or host.call("files", pattern="/sys/fs/cgroup/*/cpu*burst*")
+        return None if known else f"{host.name}: the kernel has no burst of a CPU quota"
+
+    def placed(self, level: Any, server: Server) -> None:
+        if level and server.placement.limits.quota_us:
+            server.host.call("set_burst", pid=server.pid, burst_us=level)
+            server.verification.update(server.host.call("observe", **server.reading))
+
+
 class ColdCache(Treatment):
     """Dropping a host's file caches just before a window, at the level "cold"."""
 
@@ -139,6 +156,18 @@ class ContainerStorage(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         return rig.infeasible(docker("host", storage=level))
+
+
+class EngineRelease(Treatment):
+    """The release of Docker, a level of `labkit.placement.RELEASES`, on a host of its own."""
+
+    known = tuple(RELEASES)
+
+    def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
+        return {"releases": levels}
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        return rig.infeasible(docker("host", release=level))
 
 
 class PacketCapture(Treatment):

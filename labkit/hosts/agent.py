@@ -720,7 +720,7 @@ LIMITS = (
     *("cpuset.cpus", "cpuset.mems", "cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us"),
     *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "freezer.state"),
     *("blkio.throttle.read_iops_device", "cpu.weight", "cpu.max", "memory.max", "memory.high"),
-    *("io.max", "cgroup.freeze"),
+    *("io.max", "cgroup.freeze", "cpu.cfs_burst_us", "cpu.max.burst"),
 )
 #: The kernel's numbers of scheduling classes, and letters of states of a process.
 CLASSES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
@@ -791,6 +791,14 @@ def make_group(group: str, limits: dict[str, str]) -> list[str]:
                 if value and (level / name).exists():
                     (level / name).write_text(value)
     return list(map(str, folders.values()))
+
+
+def set_burst(pid: int, burst_us: int) -> None:
+    """Let the control group of a process save up so much of its quota, in either version."""
+    for base, path in _hierarchies(str(pid)).items():
+        for name in ("cpu.cfs_burst_us", "cpu.max.burst"):
+            if Path(base + path, name).exists():
+                Path(base + path, name).write_text(str(burst_us))
 
 
 def remove_group(group: str) -> None:
@@ -945,6 +953,8 @@ def _process_facts(pid: int) -> dict[str, str]:
         if title:
             found[title] = "the host's" if space == _link(f"/proc/self/ns/{name}") else "its own"
     above = _stat(f"/proc/{pid}")[1]
+    release = _pairs(read(f"/proc/{above}/root/etc/os-release"), "=")
+    found["system of its holder"] = release.get("PRETTY_NAME", "none").strip('"')
     while int(above) > 1:
         found[f"held by {read(f'/proc/{above}/comm')}"] = "yes"
         above = (_stat(f"/proc/{above}") or ["", "0"])[1]

@@ -96,6 +96,8 @@ class Target:
     storage: Storage | None = None
     #: The number of the placement in its trial, from 0.
     place: int = 0
+    #: The distribution that its engine is of, where that is not the host's.
+    system: str = ""
     #: The directory of the engine's network namespaces.
     sandboxes: str = "/var/run/docker/netns"
     #: All its addresses and interfaces in the lab.

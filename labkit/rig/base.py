@@ -54,6 +54,7 @@ class Additions:
     clean_peer: bool = False
     collector: Sequence[str] = ()
     layers: Sequence[LayeredImage] = ()
+    releases: Sequence[str] = ()
 
 
 def kind_of(spec: str) -> Any:
@@ -119,6 +120,7 @@ class Rig:
         clean_peer: bool = False,
         collector: Sequence[str] = (),
         layers: Sequence[LayeredImage] = (),
+        releases: Sequence[str] = (),
         patience: float = 0.0,
         say: Say = announce,
     ) -> Iterator[Rig]:
@@ -142,6 +144,9 @@ class Rig:
             Roles whose traffic a further host, ``collector``, captures.
         layers : sequence of LayeredImage
             Images for ``docker(storage=...)``, built where the engine lacks them.
+        releases : sequence of str
+            Of `labkit.placement.RELEASES`, each a further host with that engine and the image
+            ``net``, made of Debian's packages where it is missing.
         patience : float
             Seconds to wait for another process that uses this machine's rig.
         say : callable
@@ -158,7 +163,7 @@ class Rig:
             for name in given:
                 if name not in known:
                     raise UsageError(f"unknown {what} {name!r}", remedy=suggestion(name, known))
-        added = Additions(networks, peer, clean_peer, collector, layers)
+        added = Additions(networks, peer, clean_peer, collector, layers, releases)
         name = auto() if str(spec) == "auto" else str(spec)
         kind = kind_of(name)
         kind.check(name)
@@ -181,7 +186,7 @@ class Rig:
         reason, clean = self.infeasible(placement), placement.baseline_level == "clean"
         if self.kind == "dry" and not reason:
             reason = "a dry rig shows plans and runs nothing; open another one, such as virtual"
-        role = at or ("clean" if clean else "sut")
+        role = at or ("clean" if clean else placement.release or "sut")
         if clean and at == "peer" and "clean-peer" in self.targets:
             role = "clean-peer"
         target = self.targets.get(role)
@@ -200,6 +205,10 @@ class Rig:
         """Return why this rig cannot run a placement, or None."""
         if reason := RUNTIMES[placement.runtime].impossible.get(placement.network):
             return reason
+        if placement.release and placement.network not in ("host", "bridge", "nat"):
+            return "a release of Docker has the networks host, bridge and nat"
+        if placement.release and placement.release not in self.targets:
+            return f"the rig has no Docker of {placement.release}: only a virtual one makes it"
         docker, level = placement.runtime == "docker", placement.baseline_level or placement.network
         needs = {
             # Everything but a clean baseline runs under an engine's rules, which are verified.

@@ -17,6 +17,7 @@ from typing import Any
 
 from labkit.hosts import Host, Result
 from labkit.hosts.target import Target
+from labkit.placement import RELEASES
 from labkit.rig import netns, virtual
 from labkit.rig.base import Additions, Rig
 from labkit.rig.images import Say
@@ -48,7 +49,7 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
     """Yield the recorded rig, with the hosts that a study adds."""
     recorded = json.loads(resources.files("labkit.rig").joinpath("dry.json").read_text("utf-8"))
     rig, roles = recorded["rig"], virtual.roles_with(added)
-    engines = {"sut": "unix:///dry", netns.PEER: "unix:///dry"}
+    engines = dict.fromkeys(["sut", netns.PEER, *RELEASES], "unix:///dry")
     targets = {}
     for role in roles:
         host, address = DryHost(role, recorded["facts"]), netns.address(role)

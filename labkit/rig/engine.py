@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import RigError
 from labkit.hosts import Host, Job, LocalHost, script, start_job
 from labkit.hosts.target import Network
+from labkit.placement import RELEASES
 from labkit.rig import netns
 from labkit.rig.lock import KEEP
 
@@ -19,6 +21,8 @@ DATA_ROOT = KEEP / "docker"
 IMAGES = KEEP / "images"
 #: Data of storages, and of daemons besides the first.
 STORAGES = KEEP / "storage"
+#: Root file systems of the releases of an engine.
+ROOTS = KEEP / "releases"
 #: The containers' layer-2 network; the lab's second interface is a port of its bridge.
 LAYER2 = Network(
     "bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", "labkit-layer2", "labbr0", "lab1"
@@ -42,16 +46,54 @@ def socket_of(name: str) -> str:
 SOCKET, PEER_SOCKET = socket_of("sut"), socket_of(netns.PEER)
 
 
+def layer2(role: str) -> Network:
+    """Return the layer-2 network of a host's containers; each host has other addresses."""
+    place = 30 * (["sut", *RELEASES].index(role))
+    addresses = {"first": f"198.18.1.{10 + place}", "gateway": f"198.18.1.{1 + place}"}
+    return replace(LAYER2, **addresses) if place else LAYER2
+
+
 def start_engine(local: LocalHost, role: str = "sut") -> None:
-    """Start the engine of the system under test, with its layer-2 network, or of the peer."""
-    data = DATA_ROOT if role == "sut" else STORAGES / role
-    start_daemon(local, role, netns.inside(role), *_POOLS[role], data_root=data)
-    if role == "sut":
-        options = (*bridge_options(LAYER2.bridge), f"--subnet={LAYER2.subnet}")
-        create = ("docker", "network", "create", *options, f"--gateway={LAYER2.gateway}")
-        local.run(*create, LAYER2.engine, env={"DOCKER_HOST": SOCKET})
-        port = ("link", "set", LAYER2.port, "master", LAYER2.bridge)
+    """Start the engine of the system under test or a release of it, or that of the peer."""
+    data, enter = DATA_ROOT if role == "sut" else STORAGES / role, netns.inside(role)
+    if role in RELEASES:
+        enter += ["unshare", "--mount", "--propagation=private", *script(_ENTER, str(ROOTS / role))]
+    pools = _POOLS[netns.PEER if role == netns.PEER else "sut"]
+    start_daemon(local, role, enter, *pools, data_root=data)
+    if role != netns.PEER:
+        network = layer2(role)
+        options = (*bridge_options(network.bridge), f"--subnet={network.subnet}")
+        create = ("docker", "network", "create", *options, f"--gateway={network.gateway}")
+        local.run(*create, network.engine, env={"DOCKER_HOST": socket_of(role)})
+        port = ("link", "set", network.port, "master", network.bridge)
         local.run("ip", "-n", netns.PREFIX + role, *port)
+
+
+# The root of a daemon must be a mount point; the lab's own folders have the same paths in it.
+_ENTER = """
+cd "$1" && shift && mount --bind . . && cd "$PWD"
+for place in proc sys dev run/labkit var/lib/labkit; do
+    mkdir -p $place && mount --rbind /$place $place
+done
+mkdir -p old && pivot_root . old && umount --lazy /old && exec "$@"
+"""
+# The release file of sid may have expired.
+_MAKE = """
+mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include=docker.io,iptables \
+    --aptopt='Acquire::Check-Valid-Until "false"' "$1" "$2.new" && mv "$2.new" "$2"
+"""
+
+
+def ensure_release(local: LocalHost, name: str) -> str:
+    """Make the root file system of a release where it is missing; return its distribution."""
+    root = ROOTS / name
+    if not root.is_dir():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(f"{root}.new", ignore_errors=True)
+        made = local.run(*script(_MAKE, RELEASES[name], str(root)), timeout=900, check=False)
+        made.check("install mmdebstrap, and see that Debian's packages can be reached")
+    lines = (line.partition("=") for line in (root / "etc/os-release").read_text().splitlines())
+    return {key: value.strip('"') for key, _, value in lines}["PRETTY_NAME"]
 
 
 @contextmanager

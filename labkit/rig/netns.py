@@ -17,6 +17,7 @@ from pathlib import Path
 
 from labkit.errors import UsageError
 from labkit.hosts import LocalHost, SshHost, script, start_job
+from labkit.placement import RELEASES
 from labkit.rig.lock import RUN
 
 PREFIX = "labkit-"
@@ -43,6 +44,8 @@ PORTS: dict[str, dict[str, tuple[str, ...]]] = {
     COLLECTOR: {"lab0": ("198.18.0.6",)},
     CLEAN_PEER: {"lab0": ("198.18.0.7",)},
 }
+# Each release of an engine has a host like the system under test.
+PORTS |= {name: {"lab0": (f"198.18.0.{at}",), "lab1": ()} for at, name in enumerate(RELEASES, 8)}
 
 
 def address(role: str) -> str:

@@ -19,7 +19,7 @@ from labkit.hosts import Host, LocalHost, Settings, restore, script, stop_labell
 from labkit.hosts.agent import CPUS
 from labkit.hosts.settings import DIRECTORY as JOURNAL
 from labkit.hosts.target import Image, Target
-from labkit.placement import cpu_set, format_cpus, parse_cpus
+from labkit.placement import RELEASES, cpu_set, format_cpus, parse_cpus
 from labkit.rig import checks, engine, images, lock, netns, networks
 from labkit.rig.base import Additions, Rig
 from labkit.rig.checks import Check, Seen
@@ -65,11 +65,15 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
             if path.exists() and int(path.read_text()) < value:
                 Settings(local, netns.LABEL).set_file(str(path), value)
         built = images.ensure_images(local, say)
+        systems = {}
+        for name in added.releases:
+            say(f"Docker of {name} (it is made of Debian's packages where it is missing)")
+            systems[name] = engine.ensure_release(local, name)
         say("starting hosts, switch and Docker Engine")
         netns.build(local, netns.bits_per_second(spec))
         netns.make_keys(local)
         with ThreadPoolExecutor() as pool:
-            engines = [role for role in roles if role in ("sut", PEER)]
+            engines = [role for role in roles if role in ("sut", PEER, *RELEASES)]
             starts = [pool.submit(engine.start_engine, local, role) for role in engines]
             hosts = dict(zip(roles, pool.map(netns.connect, roles), strict=True))
             for host in hosts.values():
@@ -77,34 +81,45 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
             for start in starts:
                 start.result()
         netns.unhook_switch(local)
-        yield _rig(spec, hosts, built, added, say)
+        yield _rig(spec, hosts, built, systems, added, say)
 
 
 def roles_with(added: Additions) -> list[str]:
     """Return the roles of a virtual rig with what a study adds."""
     asked = {PEER: added.peer, CLEAN_PEER: added.clean_peer, COLLECTOR: added.collector}
+    asked |= {name: name in added.releases for name in RELEASES}
     return [role for role in netns.PORTS if asked.get(role, True)]
 
 
 def _rig(
-    spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added: Additions, say: Say
+    spec: str,
+    hosts: Mapping[str, Host],
+    built: Mapping[str, Image],
+    systems: Mapping[str, str],
+    added: Additions,
+    say: Say,
 ) -> Rig:
     """Return the rig, with the networks that were asked for and that it can have."""
-    local, disk, bridge = LocalHost(), str(engine.STORAGES), {"bridge": engine.LAYER2}
+    local, disk = LocalHost(), str(engine.STORAGES)
     storages, missing = images.find_storages(hosts["sut"], engine.SOCKET, disk)
-    peers = {name: built[name] for name in added.peer}
-    known = {one.reference: one.digest for one in peers.values()}
-    # It keeps them between runs.
-    if peers and engine.digests(local, engine.PEER_SOCKET, [*known]) != known:
-        images.send(engine.SOCKET, local, engine.PEER_SOCKET, [*known], say)
+    peers, servers = {name: built[name] for name in added.peer}, {"net": built["net"]}
+    held = {"sut": built, "clean": built, PEER: peers, **dict.fromkeys(systems, servers)}
+    for role in (PEER, *systems):
+        own = held[role]
+        known, socket = {one.reference: one.digest for one in own.values()}, engine.socket_of(role)
+        # It keeps them between runs.
+        if own and engine.digests(local, socket, [*known]) != known:
+            images.send(engine.SOCKET, local, socket, [*known], say)
     targets = {
         role: Target(
             host,
             netns.address(role),
-            engine=engine.socket_of(role) if role in ("sut", PEER) else None,
+            engine=engine.socket_of(role) if role in ("sut", PEER, *RELEASES) else None,
             directory=str(netns.DIRECTORY / "jobs"),
             sysfs=str(netns.sysfs(role)),
-            images={"sut": built, "clean": built, PEER: peers}.get(role, {}),
+            images=held.get(role, {}),
+            networks={"bridge": engine.layer2(role)} if role in ("sut", *RELEASES) else {},
+            system=systems.get(role, ""),
             sandboxes=str(netns.DIRECTORY / role / "netns"),
             # The collector has no address, as nothing is sent to it.
             addresses=tuple(chain(*netns.PORTS[role].values())) if role != COLLECTOR else (),
@@ -112,12 +127,13 @@ def _rig(
         )
         for role, host in hosts.items()
     }
-    sut = replace(targets["sut"], disk=disk, networks=bridge, storages=storages)
+    sut = replace(targets["sut"], disk=disk, storages=storages)
     targets["sut"] = images.with_layers(sut, added.layers, say)
     seen, rate = checks.look(None, "", hosts["sut"]), netns.bits_per_second(spec)
     cpus = with_added(cpu_map(seen.facts["stable"]["files"]), hosts)
     missing |= lacking(seen, cpus)
     wanted = [networks.VIRTUAL[n] for n in added.networks if f"network:{n}" not in missing]
+    paired = {role: target for role, target in targets.items() if role not in RELEASES}
     links = "each host a veth pair to one switch (a bridge), the sut two"
     caveats = [
         f"one kernel, {len(cpu_set(cpus['all']))} vCPUs, shared softirq: the receiving side's "
@@ -137,7 +153,7 @@ def _rig(
     return Rig(
         name=spec,
         kind="virtual",
-        targets=networks.create(targets, wanted),
+        targets=targets | networks.create(paired, wanted),
         cpu_map={**cpus, "softirq": "the sender's, unless packets are moved"},
         shared_kernel=True,
         links=(links,),
@@ -169,6 +185,7 @@ def _threads(files: Mapping[str, str], cpu: int) -> tuple[int, ...]:
 def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
     """Return a CPU map with the peers on the generator's CPU, and captures on the harness's."""
     ends = {PEER: "generator", CLEAN_PEER: "generator", COLLECTOR: "harness"}
+    ends |= dict.fromkeys(RELEASES, "sut")
     return {**cpus, **{role: cpus[end] for role, end in ends.items() if role in roles}}
 
 

@@ -65,6 +65,8 @@ class Docker(Engine):
             "image": image.digest,
             "OCI runtime": OCI_RUNTIME,
         }
+        if instance.placement.release:
+            facts["system of its holder"] = instance.target.system
         if instance.placement.seccomp == "unconfined":
             facts["seccomp filter"] = "none"
         if storage:

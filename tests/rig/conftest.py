@@ -38,6 +38,7 @@ EVERYTHING: dict[str, Any] = {
     "clean_peer": True,
     "collector": ("sut", "clean"),
     "layers": (LAYERED,),
+    "releases": ("debian13",),
 }
 #: Treatments of these tests' trials.
 TREATMENTS = {
@@ -49,6 +50,7 @@ TREATMENTS = {
     "capture": treatments.PacketCapture(),
     "tunnel_offload": treatments.TunnelOffload(),
     "receiving_cpu": treatments.ReceivingCpu(),
+    "burst_us": treatments.QuotaBurst(),
 }
 _numbers = itertools.count(1)
 #: The open rig, what closes it, and the files with a test that uses it.
@@ -117,7 +119,7 @@ def leftovers():
     """Return what trials of this process have left on the rig."""
     local = LocalHost()
     argv = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", "{{.Names}}")
-    sockets = (engine.SOCKET, engine.PEER_SOCKET)
+    sockets = (engine.SOCKET, engine.PEER_SOCKET, engine.socket_of("debian13"))
     containers = [local.run(*argv, env={"DOCKER_HOST": one}).stdout.split() for one in sockets]
     groups = [path for root in group_roots() for path in root.iterdir() if path.is_dir()]
     jobs = netns.DIRECTORY / "jobs"

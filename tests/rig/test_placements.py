@@ -36,6 +36,7 @@ REQUIRED = os.environ.get("LABKIT_REQUIRE_RIG")
 EVERY = [
     *(bare(level) for level in BASELINE_LEVELS),
     docker("host").with_seccomp("unconfined"),
+    *(docker(network, release="debian13") for network in ("host", "bridge", "nat")),
     bare("cgroup").limited(quota_us=5_000, period_us=10_000, shares=512),
     *(
         container(engine, network)
@@ -174,6 +175,7 @@ WRONG: list[tuple[Placement, dict[str, Any], str]] = [
     (UNCONFINED, {"really": HOST}, "seccomp filter: yes, not none"),
     (HOST, {"image": "python"}, "image: sha256:"),
     (bare("clean"), {"at": "sut"}, "rules of the host: "),
+    (docker("host", release="debian13"), {"at": "sut"}, "system of its holder: Debian"),
     (bare("rules"), {"at": "clean"}, "engine rules: none, not yes"),
 ]
 

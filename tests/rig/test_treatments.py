@@ -74,6 +74,19 @@ def test_both_ends_use_a_congestion_control_and_it_is_restored(
     assert after == before
 
 
+@pytest.mark.parametrize("placement", [bare("cgroup"), HOST], ids=str)
+def test_a_server_may_save_up_a_part_of_its_quota(lab, make_trial, placement):
+    if reason := treatments.QuotaBurst().feasibility(lab, 2_000, {}):
+        pytest.skip(reason)
+    limited = placement.limited(quota_us=4_000, period_us=10_000)
+    trial = make_trial(limited, burst_us=2_000)
+    with trial.serve(sockperf.server("block"), limited) as server:
+        trial.measure(echoes(server.address))
+        facts = LocalHost().call("observe", pid=server.pid)
+    groups = [text for name, text in facts.items() if name.startswith("control group /")]
+    assert any(re.search(r"cpu\.\S*burst\S* 2000", text) for text in groups)
+
+
 # Steering of packets.
 
 

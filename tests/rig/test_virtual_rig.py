@@ -28,10 +28,12 @@ from labkit.rig.images import LayeredImage
 print("began", flush=True)
 everything = {"networks": ["macvlan", "nat", "overlay"], "peer": ["net"], "collector": ["sut"]}
 everything["layers"] = [LayeredImage("killed", ({"a": 5000},))]
+everything["releases"] = ["debian13"]
 with Rig.open("virtual", patience=900, clean_peer=True, **everything) as lab, lab.mirror():
     placed = [docker("macvlan"), docker("nat"), docker("host")]
     stores = [s for s in ("bind", "volume", "fuse-overlayfs") if f"storage:{s}" not in lab.missing]
     placed += [docker("host", storage=name) for name in stores]
+    placed += [docker("nat", release="debian13")]
     contexts = []
     for number, placement in enumerate(placed):
         trial = Trial(lab, {"placement": placement}, f"trial-0-{number}")

@@ -19,6 +19,7 @@ QUOTA = Limits(period_us=10_000, quota_us=2_000)
         (docker("host", QUOTA), "docker host period_us=10000 quota_us=2000"),
         (docker("host", storage="bind").limited(shares=0), "docker host storage=bind"),
         (docker().with_seccomp("unconfined"), "docker host seccomp=unconfined"),
+        (docker("nat", release="sid"), "docker nat release=sid"),
         (bare().with_seccomp("unconfined"), "bare clean"),
     ],
 )
@@ -40,6 +41,7 @@ def test_limited() -> None:
         lambda: docker("host").with_seccomp("off"),
         lambda: container("lxc", "host").with_seccomp("unconfined"),
         lambda: container("bare"),
+        lambda: docker("host", release="sarge"),
         lambda: Placement("bare", baseline_level="clean", storage="bind"),
         lambda: bare("rules").limited(shares=512),
         lambda: Limits(quota_us=1000),

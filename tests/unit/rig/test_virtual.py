@@ -8,7 +8,8 @@ from itertools import combinations
 import pytest
 
 from labkit.errors import UsageError
-from labkit.rig import Rig, netns, networks, virtual
+from labkit.placement import RELEASES, docker
+from labkit.rig import Rig, engine, netns, networks, virtual
 from labkit.rig.checks import Seen
 
 #: Eight CPUs, the threads of two cores.
@@ -58,3 +59,14 @@ def test_networks_are_in_the_lab_and_do_not_overlap() -> None:
     assert not any(a.overlaps(b) for a, b in combinations(subnets.values(), 2))
     for name, network in networks.VIRTUAL.items():
         assert ip_address(network.first) + 2 * networks.APART in subnets[name]
+
+
+def test_a_release_of_docker_is_a_host_of_its_own() -> None:
+    own = [engine.layer2(role) for role in ("sut", *RELEASES)]
+    places = [int(ip_address(one)) for row in own for one in (row.gateway, row.address(20))]
+    assert places == sorted(set(places)) and {row.subnet for row in own} == {own[0].subnet}
+    with Rig.open("dry", releases=["sid"]) as rig:
+        placements = [docker("nat", release=one) for one in ("", "sid", "debian13")]
+        placements.append(docker("overlay", release="sid"))
+        assert [bool(rig.infeasible(one)) for one in placements] == [False, False, True, True]
+        assert rig.cpus("sid", "split") == rig.cpus("sut", "split")
