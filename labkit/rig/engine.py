@@ -49,8 +49,7 @@ SOCKET, PEER_SOCKET = socket_of("sut"), socket_of(netns.PEER)
 def layer2(role: str) -> Network:
     """Return the layer-2 network of a host's containers; each host has other addresses."""
     place = 30 * (["sut", *RELEASES].index(role))
-    addresses = {"first": f"198.18.1.{10 + place}", "gateway": f"198.18.1.{1 + place}"}
-    return replace(LAYER2, **addresses) if place else LAYER2
+    return replace(LAYER2, first=f"198.18.1.{10 + place}", gateway=f"198.18.1.{1 + place}")
 
 
 def start_engine(local: LocalHost, role: str = "sut") -> None:
