@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from labkit.version import VERSION
+from labkit import __version__
 
 # Cells of the pages import labkit from this tree.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -14,7 +14,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 project = "labkit"
 author = copyright = "The labkit contributors"
-release = version = VERSION
+release = version = __version__
 
 extensions = [
     "myst_nb",
@@ -44,6 +44,6 @@ napoleon_use_rtype = False
 default_role = "py:obj"
 
 html_theme = "furo"
-html_title = f"labkit {VERSION}"
+html_title = f"labkit {__version__}"
 html_show_sphinx = False
 html_copy_source = False

@@ -7,10 +7,11 @@ first used: a command that needs no statistics does not wait.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pkgutil import resolve_name
 from typing import Any
 
-from labkit.version import VERSION as __version__
+__version__ = version("labkit")
 
 #: The place of each public name, as `pkgutil.resolve_name` takes it.
 _PLACES = {

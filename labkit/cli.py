@@ -17,7 +17,6 @@ from labkit.errors import Interrupted, LabkitError, RigError, TimeOver, UsageErr
 from labkit.paths import SHIPPED, project, relative
 from labkit.process import ended_as_by_ctrl_c
 from labkit.status import find, table, time_text
-from labkit.version import VERSION
 
 # Commands import what they need: `status` shares the machine with a running measurement.
 
@@ -85,7 +84,7 @@ def say(text: str) -> None:
     epilog="Examples: labkit ask cpu-quota | labkit run affinity-spinning -P quick "
     "| labkit report --measure | labkit ledger",
 )
-@click.version_option(VERSION, prog_name="labkit")
+@click.version_option(package_name="labkit", prog_name="labkit")
 def app() -> None:
     """Measure the performance of containers on this machine, and evaluate published claims.
 

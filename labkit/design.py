@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
-from labkit.errors import PlanMismatch, UsageError
+from labkit.errors import UsageError
 
 Levels = Mapping[str, Any]
+#: Part of every plan's identity. Raise it when a change of labkit changes what a trial measures,
+#: so that trials from before and after never mix; a test reminds when measuring code changed.
+MEASUREMENT_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -165,25 +168,17 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tupl
 
 
 def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: str) -> None:
-    """Raise `PlanMismatch` with the differences if two identities differ."""
-    changes = difference(stored, planned)
-    if not changes:
+    """Raise `UsageError` with the differences if two identities differ."""
+    if not (changes := difference(stored, planned)):
         return
     # Conditions and order follow from the other entries, so showing them would hide the cause.
     causes = [change for change in changes if not change[0].startswith(("order.", "conditions."))]
-    lines = [f"{name}: {_short(old)} -> {_short(new)}" for name, old, new in causes or changes]
+    lines = [f"{name}: {old!s:.60} -> {new!s:.60}" for name, old, new in causes or changes]
     more = [f"... and {len(lines) - 15} more"] if len(lines) > 15 else []
-    raise PlanMismatch(
+    raise UsageError(
         "the campaign on disk has another plan",
         where=where,
         why="\n       ".join(lines[:15] + more),
         remedy="measure with the stored settings to resume it, or start another campaign: "
         "--new (labkit run), NEW=1 (make report), -p new True (papermill)",
-        evidence={"difference": [list(map(str, change)) for change in changes]},
     )
-
-
-def _short(value: Any) -> str:
-    """Return a value as one line of at most 60 characters."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

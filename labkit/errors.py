@@ -85,16 +85,8 @@ class UsageError(LabkitError):
     exit_code = 2
 
 
-class PlanMismatch(UsageError):
-    """A campaign on disk has another identity than the plan that is to resume it."""
-
-
 class CommandFailed(LabkitError):
-    """A command ended with a status other than zero; the evidence holds its result."""
-
-
-class CommandTimeout(CommandFailed):
-    """A command exceeded its time limit and was ended, also on the host."""
+    """A command failed, or exceeded its time limit; the evidence holds its result."""
 
 
 class HostUnreachable(LabkitError):
@@ -112,10 +104,6 @@ class TimeOver(LabkitError):
 
 class Rebooted(LabkitError):
     """A host rebooted during a campaign, so the rig has to be opened again."""
-
-
-class ToolMissing(LabkitError):
-    """A required program is not on the host."""
 
 
 class ToolOutput(LabkitError):
@@ -144,10 +132,6 @@ class RigInUse(RigError):
 
 class DryRun(LabkitError):
     """A plan was shown on a dry rig, and nothing is measured."""
-
-
-class FenceError(LabkitError):
-    """Load was to be sent to an address that does not belong to the rig."""
 
 
 class DatasetError(LabkitError):

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from labkit import __version__
 from labkit.analysis.tables import html
 from labkit.data import Campaign, by_study
 from labkit.errors import LabkitError
 from labkit.notebooks import execute
 from labkit.paths import project, relative
-from labkit.version import VERSION
 
 #: Type of the output by which a notebook hands its answers to the index.
 ANSWER = "application/vnd.labkit.answer+json"
@@ -44,7 +44,7 @@ def page(executed: Path, output: Path, note: str) -> str:
     small = {"cell_type": "markdown", "id": "note", "metadata": {}, "source": text}
     document["cells"] = [heading, small, *cells]
     reported = output.with_name("ledger.csv").exists()
-    about = {"title": title, "page": output.name, "reported": reported, "version": VERSION}
+    about = {"title": title, "page": output.name, "reported": reported, "version": __version__}
     templates = str(Path(__file__).parent / "templates")
     exporter = HTMLExporter(template_name="labkit", extra_template_basedirs=[templates])
     text, _ = exporter.from_file(io.StringIO(json.dumps(document)), about)

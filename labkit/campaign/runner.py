@@ -323,7 +323,7 @@ class Store:
     def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
         """Return the newest campaign in a study's folder, or a new one.
 
-        Raises `PlanMismatch` where it has another plan, and `UsageError` where it is packed.
+        Raises `UsageError` where it has another plan, or is packed.
         """
         with _locked(folder, fcntl.LOCK_EX):
             last = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)

@@ -15,12 +15,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from labkit import data, design
+from labkit import __version__, data, design
 from labkit.campaign.runner import Runner, Store, pinned_to_harness
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Attempt, Trial
 from labkit.data import refuse_unknown
-from labkit.design import Condition, call, level_label
+from labkit.design import MEASUREMENT_VERSION, Condition, call, level_label
 from labkit.errors import DryRun, UsageError
 from labkit.notebooks import check_parameters
 from labkit.paths import project
@@ -28,7 +28,6 @@ from labkit.placement import Placement
 from labkit.rig import Rig
 from labkit.rig.networks import NAMES
 from labkit.tools.base import Measurement
-from labkit.version import MEASUREMENT_VERSION, VERSION
 
 Levels = Mapping[str, Any]
 #: Seconds of one trial outside its window, rounded up from those of the development machine.
@@ -240,7 +239,7 @@ class Plan:
         return {
             **{name: self.identity[name] for name in shared},
             "identity": self.identity,
-            "labkit": VERSION,
+            "labkit": __version__,
             "factors": {name: [*map(level_label, of)] for name, of in study.levels.items()},
             "baseline": {name: level_label(level) for name, level in study.baseline.items()},
             # What was to be compared was fixed before measuring; a page may show more.

@@ -31,7 +31,7 @@ import fabric
 import paramiko
 from paramiko.hostkeys import InvalidHostKey
 
-from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable
+from labkit.errors import CommandFailed, HostUnreachable
 from labkit.hosts import agent
 
 # Its errors are raised with their cause; without a handler, paramiko would also print them.
@@ -72,16 +72,14 @@ class Result:
     timed_out: bool = False
 
     def check(self, remedy: str = "") -> Result:
-        """Return the result itself, or raise `CommandTimeout` or `CommandFailed` with it."""
+        """Return the result itself, or raise `CommandFailed` with it."""
         if self.status == 0 and not self.timed_out:
             return self
         name, shown = self.argv[0], self.argv
         if self.argv[:2] == SCRIPT:  # its text says less than its arguments
             name, shown = "a script", ("(script)", *(a for a in self.argv[4:] if "\n" not in a))
-        kind, ended = CommandFailed, f"failed ({self.status})"
-        if self.timed_out:
-            kind, ended = CommandTimeout, "timed out"
-        raise kind(
+        ended = "timed out" if self.timed_out else f"failed ({self.status})"
+        raise CommandFailed(
             f"{name} {ended}",
             where=f"host {self.host}: {' '.join(shown)}"[:400],
             why=(self.stderr.strip() or self.stdout.strip())[-800:] or "it printed nothing",

@@ -12,14 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import (
-    FenceError,
-    HostUnreachable,
-    Interrupted,
-    RigError,
-    UsageError,
-    suggestion,
-)
+from labkit.errors import HostUnreachable, Interrupted, RigError, UsageError, suggestion
 from labkit.hosts import Host, restore, stop_labelled
 from labkit.hosts.agent import BOOT_ID
 from labkit.hosts.cache_line import LEAST_NS, command, timings
@@ -264,11 +257,11 @@ class Rig:
         return any(wanted in ipaddress.ip_network(text) for text in subnets)
 
     def check_target(self, address: str) -> None:
-        """Raise `FenceError` unless load may be sent to the address."""
+        """Raise `UsageError` unless load may be sent to the address."""
         if not self.owns(address):
             what, where = f"no load is sent to {address!r}", f"rig {self.name}"
             why, remedy = "no host of the rig has it", "use the address of a server that it placed"
-            raise FenceError(what, where=where, why=why, remedy=remedy)
+            raise UsageError(what, where=where, why=why, remedy=remedy)
 
     def mirror(self) -> AbstractContextManager[None]:
         """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import errors
-from labkit.errors import ToolMissing, UsageError, suggestion
+from labkit.errors import LabkitError, UsageError, suggestion
 from labkit.hosts import Host
 from labkit.paths import project
 from labkit.process import announce
@@ -94,7 +94,7 @@ def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]
         match = re.search(pattern, printed)
         if result.status == 127 or match is None:
             where, why = f"host {host.name}", printed.strip()[-300:]
-            raise ToolMissing(f"{package} is not installed", where=where, why=why, remedy=remedy)
+            raise LabkitError(f"{package} is not installed", where=where, why=why, remedy=remedy)
         return match[1]
 
     return probe

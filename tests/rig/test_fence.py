@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from loads import echoes
 
-from labkit.errors import FenceError, UsageError
+from labkit.errors import UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import bare, docker
 from labkit.rig import netns
@@ -82,7 +82,7 @@ def never_parsed(stdout, log):
 @pytest.mark.parametrize("target", ["198.18.77.1", "localhost", ""])
 def test_no_load_is_sent_to_addresses_outside_the_rig(lab, make_trial, tmp_path, target):
     trial, mark = make_trial(bare("clean")), tmp_path / "ran"
-    with pytest.raises(FenceError, match=f"no load is sent to {target!r}"):
+    with pytest.raises(UsageError, match=f"no load is sent to {target!r}"):
         trial.measure(Client(("touch", str(mark)), target, 1.0, never_parsed))
     own = Client(("touch", str(mark)), lab.targets["sut"].address, 1.0, never_parsed)
     with pytest.raises(UsageError, match="needs a placement"):

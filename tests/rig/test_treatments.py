@@ -14,7 +14,7 @@ from notebook_studies import declared
 
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
-from labkit.errors import CommandTimeout, ManipulationError, ToolOutput
+from labkit.errors import CommandFailed, ManipulationError, ToolOutput
 from labkit.hosts import LocalHost, Settings, labelled, restore
 from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import bare, cpu_mask, docker, waiting
@@ -241,7 +241,7 @@ def exchanged(rig, label, place, capture, tool="sockperf"):
         trial = Trial(rig, {"capture": capture}, label, treatments=treated)
         try:
             return messages, trial, ping(trial, **levels, messages=messages)
-        except (CommandTimeout, ToolOutput) as error:
+        except (CommandFailed, ToolOutput) as error:
             if isinstance(error, ToolOutput) and "no complete result" not in str(error):
                 raise
             failure = error

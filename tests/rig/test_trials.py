@@ -9,7 +9,7 @@ import pytest
 from loads import count_characters, echoes, shell
 
 from labkit.campaign import treatments
-from labkit.errors import CommandFailed, FenceError
+from labkit.errors import CommandFailed, UsageError
 from labkit.hosts import SshHost
 from labkit.placement import Limits, Workload, bare, docker, waiting
 from labkit.tools import sockperf, thrift_rpc
@@ -130,7 +130,7 @@ def test_another_program_that_is_busy_is_a_flag(make_trial):
 def test_clients_inside_that_fail_or_aim_elsewhere(make_trial):
     trial = make_trial(HOST)
     with trial.serve(waiting("net"), HOST) as server:
-        with pytest.raises(FenceError):
+        with pytest.raises(UsageError, match="no load is sent"):
             trial.measure(Client(("true",), "192.0.2.1", 1.0, count_characters), inside=server)
         with pytest.raises(CommandFailed):
             trial.measure(shell("echo no >&2; exit 3"), inside=server)

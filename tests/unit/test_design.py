@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import design
-from labkit.errors import PlanMismatch, UsageError
+from labkit.errors import UsageError
 from labkit.placement import bare, docker
 
 FACTORS = {"placement": [bare(), docker("host")], "wait": ["block", "spin"]}
@@ -105,7 +105,7 @@ def test_identities_that_differ_are_told_apart(before, after):
 def test_refuse_to_mix():
     before = {"settings": {"messages": 1000}, "order": [[0, 1]]}
     after = {"settings": {"messages": 2000}, "order": [[1, 0]]}
-    with pytest.raises(PlanMismatch) as caught:
+    with pytest.raises(UsageError) as caught:
         design.refuse_to_mix(before, after, "data/x")
     text = str(caught.value)
     assert "settings.messages: 1000 -> 2000" in text and "--new" in text and "order" not in text

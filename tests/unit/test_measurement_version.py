@@ -12,7 +12,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from labkit.version import MEASUREMENT_VERSION
+from labkit.design import MEASUREMENT_VERSION
 
 RECORD = Path(__file__).parent / "data" / "measurement_version.json"
 PACKAGE = Path(__file__).resolve().parents[2] / "labkit"
@@ -37,7 +37,7 @@ def digest() -> str:
 def test_the_measurement_version_was_considered_when_measuring_code_changed() -> None:
     recorded = json.loads(RECORD.read_text())
     assert recorded == {"version": MEASUREMENT_VERSION, "digest": digest()}, (
-        "measuring code changed: raise MEASUREMENT_VERSION in labkit/version.py if a trial now "
+        "measuring code changed: raise MEASUREMENT_VERSION in labkit/design.py if a trial now "
         "measures something else, then run: python tests/unit/test_measurement_version.py"
     )
 

@@ -30,7 +30,6 @@ from labkit.errors import (
     CpusDisturbed,
     HostUnreachable,
     LabkitError,
-    PlanMismatch,
     Rebooted,
     UsageError,
 )
@@ -334,7 +333,7 @@ def test_json_keeps_numbers_of_numpy_and_refuses_what_is_no_data(tmp_path):
 def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp_path):
     assert begin(tmp_path).path == store.path
     other = PLAN | {"identity": {"settings": {"messages": 4}}}
-    with pytest.raises(PlanMismatch, match=r"settings\.messages: 3 -> 4"):
+    with pytest.raises(UsageError, match=r"settings\.messages: 3 -> 4"):
         begin(tmp_path, other)
     new, again = begin(tmp_path, other, True).path, begin(tmp_path, other, True).path
     found = sorted(path.parent for path in tmp_path.glob("study/*/plan.json"))

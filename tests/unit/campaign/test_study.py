@@ -17,7 +17,7 @@ from labkit.campaign.runner import LOSSES
 from labkit.campaign.study import Study, code_digest
 from labkit.campaign.treatments import CPU_SLOW, Treatment
 from labkit.campaign.trial import Trial
-from labkit.errors import CpusDisturbed, ManipulationError, PlanMismatch, UsageError
+from labkit.errors import CpusDisturbed, ManipulationError, UsageError
 from labkit.hosts import LocalHost, Settings
 from labkit.placement import bare, container, cpu_mask, docker
 from labkit.rig.base import Rig
@@ -337,12 +337,12 @@ def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved):
 
 def test_only_another_measurement_version_stops_resuming(rig, tmp_path, monkeypatch):
     campaign = plan_of(rig, outcomes=["rtt_ns_median"]).run(tmp_path)
-    assert campaign.plan["labkit"] == studies.VERSION
+    assert campaign.plan["labkit"] == studies.__version__
     assert campaign.plan["outcomes"] == ["rtt_ns_median"]
-    monkeypatch.setattr(studies, "VERSION", "99")
+    monkeypatch.setattr(studies, "__version__", "99")
     assert plan_of(rig, outcomes=["rtt_ns_p99"]).run(tmp_path).path == campaign.path
     monkeypatch.setattr(studies, "MEASUREMENT_VERSION", 99)
-    with pytest.raises(PlanMismatch, match=r"measurement_version: \d+ -> 99"):
+    with pytest.raises(UsageError, match=r"measurement_version: \d+ -> 99"):
         plan_of(rig).run(tmp_path)
 
 
