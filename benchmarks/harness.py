@@ -86,8 +86,7 @@ def by_labkit(lab: Rig, placement: Placement, wait: str, folder: Path) -> dict[s
         },
     )
     row = study.plan(lab, blocks=1, seed=1).run(folder, new=True).ok.iloc[-1]
-    found = {"median_ns": row["rtt_ns_median"], "seconds": row["seconds"]}
-    return found | {"wakeups": row["harness_wakeups"]}
+    return {"median_ns": row["rtt_ns_median"], "seconds": row["seconds"]}
 
 
 def pairs(lab: Rig, count: int, folder: Path) -> pd.DataFrame:
@@ -108,16 +107,13 @@ def show(frame: pd.DataFrame) -> None:
         options = {"condition": "way", "baseline": "by hand"}
         medians = compare(rows, value="median_ns", **options).iloc[0]
         seconds = compare(rows, value="seconds", **options).iloc[0]
-        wakeups = rows.loc[rows["way"] == "labkit", "wakeups"]
         print(
             f"\n{condition}: {medians.n_blocks} pairs\n"
             f"  median round trip, labkit / by hand: {medians.estimate:.4f} "
             f"[{medians.low:.4f}, {medians.high:.4f}]: {medians.verdict}\n"
             f"  smallest margin these pairs decide: {medians.margin_decidable:.1%}\n"
             f"  seconds of a trial, labkit / by hand: {seconds.estimate:.2f} "
-            f"[{seconds.low:.2f}, {seconds.high:.2f}]\n"
-            f"  wake-ups of the harness in a window: median {wakeups.median():.0f}, "
-            f"largest {wakeups.max():.0f}"
+            f"[{seconds.low:.2f}, {seconds.high:.2f}]"
         )
 
 

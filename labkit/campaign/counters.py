@@ -21,7 +21,7 @@ LEVELS = {"conntrack_entries": "conntrack_entries", "server_last_cpu": "last_cpu
 LATENCY = "latency_request_us"
 #: Kinds of CPU time, as of ``sar -u ALL``. The kernel counts ticks of 10 ms by CPU, not by process:
 #: a side has that of its CPUs. Where both sides are namespaces of one kernel, the softirq that
-#: receives a packet counts for the sender, unless `labkit.treatments.ReceivingCpu` moves packets.
+#: receives a packet counts for the sender, unless `labkit.treatments.PacketSteering` moves packets.
 KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: Seconds of a tick in ``/proc/PID/stat``, on every Linux.
 TICK = 0.01
@@ -78,7 +78,7 @@ def account(
     """Return the counters of a window, its snapshots as numbers, and the rules that it breaks.
 
     The first kernel is that of the window's own host; `cpus` are the CPU lists of client and
-    server; the trial began `seconds` before the last snapshot.
+    server; the trial began `seconds` ago.
     """
     client, server = kernels[0], next(one for one in kernels if "" in one.places)
     others = {one.host.name: other_programs(one, seconds) for one in kernels}
@@ -152,9 +152,9 @@ def used(before: Snapshot, after: Snapshot, elapsed: int) -> dict[str, float]:
 def other_programs(kernel: Kernel, seconds: float) -> dict[str, float]:
     """Take the programs out of both snapshots; return the CPU use of those not of the trial.
 
-    By name and process, as a share of one CPU. The trial began `seconds` before the second snapshot
-    or earlier: what is younger does not count, nor do the programs of engines and networks. The
-    time of processes that ended inside the window is not seen.
+    By name and process, as a share of one CPU. What began in the last `seconds`, the trial's, does
+    not count, nor do the programs of engines and networks. The time of processes that ended inside
+    the window is not seen.
     """
     earlier, later = kernel.before.pop("programs"), kernel.after.pop("programs")
     known = {(pid, start): ticks for pid, start, _, ticks in earlier}

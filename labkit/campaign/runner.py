@@ -23,11 +23,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from io import BytesIO
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import tqdm
@@ -36,7 +38,6 @@ from numpy.typing import NDArray
 
 from labkit.campaign.treatments import CpuSpeed
 from labkit.campaign.trial import Trial
-from labkit.campaign.window import drivers
 from labkit.data import FORMAT, load
 from labkit.design import Condition, digest, refuse_to_mix
 from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted, UsageError
@@ -208,7 +209,9 @@ def _line(error: Exception | None) -> str:
 @contextmanager
 def pinned_to_harness(rig: Rig) -> Iterator[None]:
     """Pin this process, and those that drive it, to the harness's CPUs on a shared machine."""
-    pids = [os.getpid(), *drivers()] if rig.shared_kernel else []
+    names = ("python", "papermill", "labkit")
+    parents = takewhile(lambda one: one.name().startswith(names), psutil.Process().parents())
+    pids = [os.getpid(), *(one.pid for one in parents)] if rig.shared_kernel else []
     before = {pid: format_cpus(os.sched_getaffinity(pid)) for pid in pids}
     try:
         for pid in pids:

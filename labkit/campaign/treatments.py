@@ -73,8 +73,8 @@ class Treatment:
         """Yield hosts, each with the values of files or offloads that a trial at the level has."""
         yield from ()
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> Any:
-        """Apply the level by settings of hosts; return what the trial's record keeps."""
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
+        """Apply the level by settings of hosts."""
         for host, values in self.values(rig, level):
             settings = settings_of(host)
             done = settings.set_files(values).values()
@@ -320,14 +320,15 @@ class Interrupts(Treatment):
 
     known = (AS_FOUND, "moved")
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> dict[str, int]:
-        moved = {}
+    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
         separate = "clean" in rig.hosts and not rig.shared_kernel
         for role in ("sut", "clean") if separate else ("sut",):
             others = cpu_set(rig.cpus(role, "free")) - cpu_set(rig.cpus(role, "split"))
             if level == "moved" and others:  # there may be one CPU only
-                moved[role] = settings_of(rig.hosts[role]).move_irqs(format_cpus(others))
-        return moved
+                host = rig.hosts[role]
+                paths = host.call("files", pattern="/proc/irq/[0-9]*/smp_affinity_list")
+                # Some interrupts cannot be moved.
+                settings_of(host).set_files(dict.fromkeys(paths, format_cpus(others)))
 
 
 _TCP = "/proc/sys/net/ipv4/tcp_"
@@ -402,13 +403,24 @@ class TunnelOffload(Treatment):
 
 
 class PacketSteering(Treatment):
-    """Receive Packet Steering at both ends: "on", to the CPUs of the receiving host, or "off"."""
+    """The CPUs that take in what a host receives, by Receive Packet Steering of lab interfaces.
 
-    known: ClassVar[Collection[Any] | None] = ("off", "on")
+    "on" steers packets at both ends to the CPUs of the receiving host, "off" does not. Between
+    namespaces of one kernel the CPU of the sender takes packets in, up to the receiver's socket:
+    there "own" moves them at every host to its CPUs, as the interrupt of a network card would.
+    Other rigs are left as they are, as at "as found".
+    """
 
-    def ends(self, rig: Rig, level: Any) -> Sequence[str]:
-        """Return the hosts whose received packets are steered, or are to be left unsteered."""
-        return ENDS
+    known = (AS_FOUND, "off", "on", "own")
+    #: Whether packets are moved in this trial.
+    _moves = False
+
+    def _roles(self, rig: Rig, level: Any) -> Sequence[str]:
+        one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
+        everyone = [role for role in rig.interfaces if one_kernel and role != "collector"]
+        roles = {"off": ENDS, "on": ENDS, "own": everyone}.get(level, ())
+        self._moves = level != "off" and bool(roles)
+        return roles
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         for host, masks in self.values(rig, level) if level != "off" else ():
@@ -417,7 +429,7 @@ class PacketSteering(Treatment):
         return None
 
     def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
-        for role, device in _devices(rig, self.ends(rig, level)):
+        for role, device in _devices(rig, self._roles(rig, level)):
             host, folder = rig.hosts[role], f"{rig.targets[role].sysfs}/class/net/{device}/queues"
             # All of its CPUs where the host has its own kernel.
             cpus = rig.cpus(role, "split" if rig.shared_kernel else "free")
@@ -426,31 +438,8 @@ class PacketSteering(Treatment):
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
-        if level != "off" and not counters.get("rps_ipis"):
+        if (level == "on" or self._moves) and not counters.get("rps_ipis"):
             interrupts = counters.get("rps_ipis", "an unknown number of")
             why = f"RPS made {interrupts} interrupts of other CPUs in the whole window"
             raise ManipulationError("no packet was steered", why=why)
         return []
-
-
-class ReceivingCpu(PacketSteering):
-    """The CPU that takes in what a host receives: one of its "own", or "as found".
-
-    Between namespaces of one kernel the CPU of the sender takes packets in, up to the receiver's
-    socket. "own" moves the packets of the lab's interfaces to the CPUs of the host that receives
-    them, as the interrupt of a network card would. Other rigs are left as they are.
-    """
-
-    known = (AS_FOUND, "own")
-    #: Whether packets are moved in this trial.
-    _moves = False
-
-    def ends(self, rig: Rig, level: Any) -> Sequence[str]:
-        one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
-        roles = rig.interfaces if one_kernel and level == "own" else ()
-        found = [role for role in roles if role in rig.targets and role != "collector"]
-        self._moves = bool(found)
-        return found
-
-    def check(self, level: Any, counters: Counters) -> list[str]:
-        return super().check(level, counters) if self._moves else []

@@ -110,14 +110,14 @@ class Trial:
     churn = background.churn
     prepare = background.prepare
 
-    def _applied(self) -> list[tuple[str, Treatment, Any]]:
-        """Return name, treatment and level of each treatment of the trial."""
-        values, treatments = self.values, self.treatments.items()
-        return [(name, one, values[name]) for name, one in treatments if name in values]
+    def _applied(self) -> list[tuple[Treatment, Any]]:
+        """Return the treatments of the trial, each with its level."""
+        known = self.treatments.items()
+        return [(one, self.values[name]) for name, one in known if name in self.values]
 
     def level(self, kind: type[Treatment], default: Any) -> Any:
         """Return the level of the study's treatment of a kind, or a default."""
-        levels = (level for _, one, level in self._applied() if isinstance(one, kind))
+        levels = (level for one, level in self._applied() if isinstance(one, kind))
         return next(levels, default)
 
     @property
@@ -209,9 +209,8 @@ class Trial:
             def settings_of(host: Host) -> Settings:
                 return stack.enter_context(Settings(host, self.label))
 
-            for name, treatment, level in self._applied():
-                if found := treatment.apply(self.rig, level, settings_of):
-                    self._kept.setdefault("treatments", {})[name] = found
+            for treatment, level in self._applied():
+                treatment.apply(self.rig, level, settings_of)
             yield
 
     @property
@@ -254,7 +253,7 @@ class Trial:
         try:
             with at_once([self._place(**arguments) for arguments in placements]) as servers:
                 for name, server in zip(names, servers, strict=True):
-                    for _, treatment, level in self._applied():
+                    for treatment, level in self._applied():
                         treatment.placed(level, server)
                     self._servers[name], self._verified[name] = server, server.verification
                 self._seen = {}
@@ -320,9 +319,9 @@ class Trial:
             kernel.places["" if server is main else name] = server.pid
             namespace = {} if where is server.host else {"namespace": server.host.namespace}
             kernel.readings[name] = {**server.reading, **namespace}
-        for _, treatment, level in self._applied():
+        for treatment, level in self._applied():
             treatment.ready(self.rig, level)
-        for _, treatment, level in self._applied():
+        for treatment, level in self._applied():
             treatment.begin(self.rig, level)
         timing = self.rig.cache_line_command(PERIOD)
         options: dict[str, Any] = {"folder": folder, "label": self.label, "seen": self._seen}
@@ -343,7 +342,7 @@ class Trial:
             [*kernels.values()],
             messages=sum(one.messages for one in measurements.values()),
             cpus=(loads[0].cpus, main.cpus),
-            seconds=found.ended - self._began,
+            seconds=window.boot_time() - self._began,
         )
         for name, server in self._servers.items():
             if server.placement.baseline_level not in ("", "cgroup"):
@@ -351,13 +350,13 @@ class Trial:
                 prefix = "" if server is main else f"{name}_"
                 for column in ("group_cpu_ns", "group_cpu_use"):
                     counted.pop(f"{prefix}{column}", None)
-        self.counters |= {"harness_wakeups": found.wakeups} | counted
+        self.counters |= counted
         self.counters |= self.rig.cache_line_of(found.texts["line"])
         for one in measurements.values():
             self.counters |= one.mechanisms
             times = [one.samples[name] for name in ("start_ns", "end_ns") if name in one.samples]
             self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
-        for _, treatment, level in self._applied():
+        for treatment, level in self._applied():
             self.flag(*treatment.check(level, self.counters))
         self.flag(*flags, *counters.validity(self.counters))
         self._check_used(found, clients)

@@ -6,17 +6,11 @@ client: as it ends, its parent reads its CPUs, class and CPU time before it reap
 
 from __future__ import annotations
 
-import contextlib
 import re
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from labkit.campaign.counters import Kernel
 from labkit.hosts import Job, Result, script
@@ -74,11 +68,8 @@ class Window:
     #: The observations.
     before: Facts
     after: Facts
-    #: How often the harness ran meanwhile, and interruptions of its machine, in words.
-    wakeups: int = 0
+    #: Interruptions of the harness, in words.
     flags: Sequence[str] = ()
-    #: The time of the last snapshot, as the kernel counts since the boot.
-    ended: float = 0.0
 
 
 def measure(
@@ -110,13 +101,11 @@ def measure(
             kernel.before = kernel.snapshot(before=True)
         unseen = {name: one for name, one in own.readings.items() if name not in before}
         options: dict[str, Any] = {"label": label, "seconds": limit, "timeout": limit + 60}
-        switches, *began = harness_switches(), time.monotonic(), boot_time()
+        began = boot_time()
         ran = own.host.call("run_window", **place, **options, **job, readings=unseen)
-        awake, elapsed = time.monotonic() - began[0], boot_time() - began[1]
-        switches = harness_switches() - switches
+        late = boot_time() - began - ran["took"]
         for kernel in others:
             kernel.after = kernel.snapshot(before=False)
-        ended = boot_time()
         left = own.host.call("collect", **place, readings=own.readings, logs=logs, timeout=600)
         after = dict(left["seen"])
         for kernel in others:
@@ -131,12 +120,8 @@ def measure(
             texts[f"{load.name}.err"], ends[load.name] = taken_end(texts[f"{load.name}.err"])
     stderr = "\n".join(filter(None, (texts[f"{load.name}.err"] for load in loads))).strip()
     done = Result(("job",), own.host.name, ran["status"], "", stderr, ran["seconds"], ran["late"])
-    late, slept, flags = awake - ran["took"], elapsed - awake, []
-    if slept > 0.5:
-        flags.append(f"this machine was suspended for {slept:.0f} s in the window")
-    if late > LATE:
-        flags.append(f"labkit was stopped for {late:.0f} s in the window or just after it")
-    return Window(done, texts, ends, before | ran["seen"], after, switches, flags, ended)
+    stopped = f"labkit or its machine was stopped for {late:.0f} s in the window or just after it"
+    return Window(done, texts, ends, before | ran["seen"], after, [stopped] * (late > LATE))
 
 
 def guarded(argv: Sequence[str]) -> list[str]:
@@ -217,22 +202,3 @@ def raise_changed(changes: list[str]) -> None:
 def boot_time() -> float:
     """Return the seconds since the boot, as the hosts count: also while this machine slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def drivers() -> list[int]:
-    """Return the parents that wait for this process: papermill, ``labkit run``."""
-    names = ("python", "papermill", "labkit")
-    parents = psutil.Process().parents()
-    return [one.pid for one in takewhile(lambda one: one.name().startswith(names), parents)]
-
-
-def harness_switches() -> int:
-    """Return how often this process and its drivers were put on a CPU so far."""
-    total = resource.getrusage(resource.RUSAGE_SELF)
-    count = total.ru_nvcsw + total.ru_nivcsw
-    for pid in drivers():
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                status = (task / "status").read_text()
-                count += sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", status)))
-    return count

@@ -84,11 +84,6 @@ class Settings:
         self.notes += [f"{target}: {why}" for target, why in reasons.items() if why]
         return {target: not why for target, why in reasons.items()}
 
-    def move_irqs(self, cpus: str) -> int:
-        """Move all interrupts to a CPU list; return how many accept it."""
-        paths = self.host.call("files", pattern="/proc/irq/[0-9]*/smp_affinity_list")
-        return sum(self.set_files(dict.fromkeys(paths, cpus)).values())
-
     def hold_idle(self) -> bool:
         """Keep CPUs out of idle states that take time to leave; return whether that works."""
         argv = ["python3", "-ISc", _HOLD]

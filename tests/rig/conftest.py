@@ -49,7 +49,7 @@ TREATMENTS = {
     "congestion_control": treatments.CongestionControl(),
     "capture": treatments.PacketCapture(),
     "tunnel_offload": treatments.TunnelOffload(),
-    "receiving_cpu": treatments.ReceivingCpu(),
+    "receiving_cpu": treatments.PacketSteering(),
     "burst_us": treatments.QuotaBurst(),
 }
 _numbers = itertools.count(1)

@@ -8,7 +8,6 @@ import platform
 import re
 import tempfile
 import termios
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from labkit.campaign import runner, study
 from labkit.campaign.runner import Store, write_json, write_samples
 from labkit.campaign.study import Study
 from labkit.campaign.treatments import CpuSpeed
-from labkit.campaign.window import harness_switches
 from labkit.data import KEYS, load
 from labkit.errors import (
     CommandFailed,
@@ -277,14 +275,12 @@ def test_a_reboot_ends_the_run_and_the_next_has_a_session_of_its_own(flaky, tmp_
     assert found.trials["session"].tolist() == [1, 1, 1, 2, 2, 2, 2]
 
 
-def test_the_harness_leaves_the_sut_during_a_run_and_its_wake_ups_are_counted(rig):
-    before, switches = os.sched_getaffinity(0), harness_switches()
+def test_the_harness_leaves_the_sut_during_a_run(rig):
+    before = os.sched_getaffinity(0)
     with pytest.raises(KeyboardInterrupt), runner.pinned_to_harness(rig):
         assert os.sched_getaffinity(0) == {int(rig.cpu_map["harness"])}
-        for _ in range(20):
-            time.sleep(0.001)
         raise KeyboardInterrupt
-    assert os.sched_getaffinity(0) == before and harness_switches() >= switches + 20
+    assert os.sched_getaffinity(0) == before
 
 
 # A campaign on disk: complete or not at all, and what was measured comes back to the bit.

@@ -61,7 +61,7 @@ class Loud(Treatment):
         return "too loud" if level == 11 else None
 
     def apply(self, rig, level, settings_of):
-        return {"set": level}
+        self.applied = level
 
 
 def study_of(**more):
@@ -160,8 +160,9 @@ def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig):
 def test_a_treatment_is_declared_with_its_levels(rig):
     plan = plan_of(rig, factors={"level": Loud(1, [11])})
     assert plan.design.infeasible == {"11": "too loud"}
-    one = study_of(factors={"level": Loud(1)}).try_one(rig)
-    assert one.record["treatments"] == {"level": {"set": 1}}
+    loud = Loud(1)
+    study_of(factors={"level": loud}).try_one(rig)
+    assert loud.applied == 1
     with pytest.raises(UsageError, match="IdlePolicy has no level 'hold'") as caught:
         treatments.IdlePolicy("hold")
     assert caught.value.remedy == "did you mean 'held'? One of as found, held"
@@ -178,7 +179,7 @@ def test_a_treatment_is_declared_with_its_levels(rig):
         (treatments.SecondHost(at="both"), "both", {"peer": "no memory"}, "no memory"),
         (treatments.SecondHost(at="both"), "server", {}, None),
         (treatments.PacketCapture(), "on", {"collector": "no memory"}, "no memory"),
-        (treatments.ReceivingCpu(), "own", {"separate-cpu-time": "one machine"}, None),
+        (treatments.PacketSteering(), "own", {"separate-cpu-time": "one machine"}, None),
         (treatments.CongestionControl(), "as found", {}, None),
     ],
 )
@@ -221,6 +222,7 @@ def test_a_device_is_steered_and_that_is_undone(tmp_path, level, mask):
     host, rig = SimpleNamespace(sysfs=str(tmp_path)), SimpleNamespace()
     rig.hosts, rig.targets = {"sut": LocalHost(), "peer": LocalHost()}, {"sut": host, "peer": host}
     rig.interfaces, rig.shared_kernel = {"sut": ("eth1",), "peer": ("eth7",)}, True
+    rig.missing = {}
     rig.cpus = lambda role, affinity: "0,1"
     treatment = treatments.PacketSteering()
     with Settings(LocalHost(), "lkt-1", journal=str(tmp_path / "journal")) as settings:
@@ -234,7 +236,7 @@ def test_a_device_is_steered_and_that_is_undone(tmp_path, level, mask):
 def test_steering_without_effect_is_an_error():
     masks = {"": "0", "1,0": "3", "31": "80000000", "32": "1,00000000", "0,33": "2,00000001"}
     assert {cpus: cpu_mask(cpus) for cpus in masks} == masks
-    treatment, own = treatments.PacketSteering(), treatments.ReceivingCpu()
+    treatment = treatments.PacketSteering()
     for counters, why in (({"rps_ipis": 0}, "made 0 inter"), ({}, "an unknown number")):
         with pytest.raises(ManipulationError, match=f"no packet was steered(.|\n)*{why}"):
             treatment.check("on", counters)
@@ -242,8 +244,8 @@ def test_steering_without_effect_is_an_error():
     # Where no packet is to be moved, none needs to be.
     for shared, level in ((False, "own"), (True, "as found")):
         rig = SimpleNamespace(shared_kernel=shared, interfaces={"sut": ("eth0",)}, missing={})
-        own.apply(rig, level, None)
-        assert own.feasibility(rig, level, {}) is None and own.check(level, {}) == []
+        treatment.apply(rig, level, lambda host: None)
+        assert treatment.feasibility(rig, level, {}) is None and treatment.check(level, {}) == []
 
 
 class Moving(Rig):

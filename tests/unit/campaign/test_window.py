@@ -2,8 +2,6 @@
 
 import os
 import re
-import signal
-import threading
 import time
 from contextlib import nullcontext
 
@@ -34,37 +32,21 @@ def run(tmp_path, *loads, cache_line=()):
     return found, own
 
 
-def test_labkit_is_stopped_in_a_window(tmp_path, monkeypatch):
-    """In a fork, since a test cannot stop and continue itself.
+class Stopped(LocalHost):
+    """A host from which the end of a window comes half a second late."""
 
-    The client lasts until labkit was stopped, and labkit is stopped when it waits for the client.
-    """
-    stopped, flags = tmp_path / "stopped", tmp_path / "flags"
-    monkeypatch.setattr(window, "LATE", 1.0)
-    script = 'until [ -e "$0" ]; do sleep 0.01; done; touch "$0.ended"'
-    pid = os.fork()
-    if not pid:
-        try:
-            found, _ = run(tmp_path, load("tool", "sh", "-c", script, str(stopped), seconds=60.0))
-            flags.write_text("; ".join(found.flags))
-        finally:
-            os._exit(0)
+    def call(self, function, **arguments):
+        found = super().call(function, **arguments)
+        time.sleep(0.5 if function == "run_window" else 0.0)
+        return found
 
-    def stop():
-        while not (tmp_path / "window" / "tool.err").exists():
-            time.sleep(0.01)
-        os.kill(pid, signal.SIGSTOP)
-        stopped.touch()
-        while not (tmp_path / "stopped.ended").exists():
-            time.sleep(0.01)
-        time.sleep(3.0)
-        os.kill(pid, signal.SIGCONT)
 
-    stopping = threading.Thread(target=stop)
-    stopping.start()
-    os.waitpid(pid, 0)
-    stopping.join()
-    assert "labkit was stopped for" in flags.read_text()
+@pytest.mark.parametrize("host", [LocalHost, Stopped])
+def test_labkit_is_stopped_in_a_window(tmp_path, monkeypatch, host):
+    monkeypatch.setattr(window, "LATE", 0.5 if host is Stopped else 60.0)
+    kernel, folder = Kernel(host(), {"": os.getpid()}), str(tmp_path / "window")
+    found = window.measure([load("tool", "true")], [kernel], folder=folder, label="lkt-window")
+    assert bool(found.flags) == (host is Stopped)
 
 
 def test_a_window_fails_with_the_first_load_that_fails(tmp_path):
