@@ -160,10 +160,8 @@ def run(
     if scheduler and (new or rig):
         raise UsageError("--scheduler goes without --new and --rig")
     if scheduler:
-        from labkit import fleet
-
         for one in runs:
-            click.echo(f"{one.study}: {fleet.measure(one, scheduler, say=say)}")
+            click.echo(f"{one.study}: {library.measure_on_rigs(one, scheduler, say=say)}")
         return
     codes = []
     for one, outcome in library.measure_all(runs, say=say, wait=wait):
@@ -184,7 +182,7 @@ def worker(scheduler: str, rig: dict[str, str], options: tuple[str, ...]) -> Non
 
     `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
     """
-    from labkit.fleet import worker_argv
+    from labkit.studies import worker_argv
 
     argv = worker_argv(scheduler, rig.get("rig", "auto"), options)
     os.execv(argv[0], argv)

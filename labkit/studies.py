@@ -1,4 +1,9 @@
-"""The studies of a project: their notebooks with the parameters of a profile, measured in turn."""
+"""The studies of a project: notebooks with a profile's parameters, measured here or on many rigs.
+
+Many rigs are offered by workers of Dask, whose tasks are whole blocks: trials are paired as on one
+rig, and each rig has a campaign of its own with the blocks that it measured. Dask gives the block
+of a worker that is lost to another one.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,39 @@ import contextlib
 import fcntl
 import os
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from labkit import notebooks, status
+from labkit.campaign.runner import write
 from labkit.data import load
+from labkit.design import digest
 from labkit.errors import DryRun, LabkitError, Rebooted, RigInUse, TimeOver, UsageError, suggestion
 from labkit.paths import project
 from labkit.process import TERMINAL
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 Say = Callable[[str], None]
 #: How often a study is executed where hosts reboot.
 _REBOOTS = 10
 #: Seconds that a notebook may take: the longest campaigns are measured in pieces.
 _LONGEST = 14 * 86_400.0
+#: Where campaigns of many rigs are collected, and in ``worker`` where workers keep theirs.
+FLEET = "data/local/fleet"
+#: The command line that measures a block.
+COMMAND = (sys.executable, "-m", "labkit.cli")
+#: A measured block: its rig, and the files of its campaign by their paths.
+Block = tuple[str, Mapping[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -84,23 +103,20 @@ def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any])
 def _profile(notebook: Path, profile: str) -> dict[str, Any]:
     """Return the parameters of a profile of a study."""
     path = Path(profile)
-    name = path.stem
     if path.suffix not in (".yaml", ".yml"):
-        folder = project("notebooks/profiles")
-        names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{notebook.stem}.*.yaml"))]
-        if profile not in names:
+        files = sorted(project("notebooks/profiles").glob(f"{notebook.stem}.*.yaml"))
+        known = {file.name.split(".")[1]: file for file in files}
+        if profile not in known:
             what = f"{_name(notebook)} has no profile {profile!r}"
-            raise UsageError(what, remedy=suggestion(profile, names))
-        path = folder / f"{notebook.stem}.{profile}.yaml"
+            raise UsageError(what, remedy=suggestion(profile, known))
+        path = known[profile]
     try:
-        found = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        what = "a profile cannot be read"
-        raise UsageError(what, where=str(path), why=str(error)) from None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        found = dict(yaml.safe_load(path.read_text()))
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        what, where = "a profile cannot be read", str(path)
         remedy = "write lines such as `messages: 5000`, as in notebooks/profiles"
-        raise UsageError("a profile has no parameters", where=str(path), remedy=remedy)
-    return {"data": f"data/local/{name}"} | found
+        raise UsageError(what, where=where, why=str(error), remedy=remedy) from None
+    return {"data": f"data/local/{Path(profile).stem}"} | found
 
 
 def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
@@ -175,3 +191,104 @@ def measure_all(
             yield run, measure(run, say=say, wait=wait)
         except LabkitError as error:
             yield run, error
+
+
+def worker_argv(scheduler: str, rig: str, options: Sequence[str] = ()) -> list[str]:
+    """Return the command of a worker that offers a rig; `options` are those of `dask worker`."""
+    argv = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--no-dashboard"]
+    # No nanny: a worker that is killed is lost at once. One task at a time has the rig.
+    argv += ["--no-nanny", "--nthreads", "1", "--resources", "rig=1"]
+    return [*argv, "--name", f"{rig}@{os.uname().nodename}-{os.getpid()}", *options]
+
+
+def measure_block(number: int, *, study: str, parameters: Mapping[str, Any], name: str) -> Block:
+    """Measure one block on this worker's rig by `labkit run`, in a campaign that has `name`."""
+    from distributed import get_worker
+
+    spec = str(get_worker().name).rpartition("@")[0]
+    rig = f"{Path(spec).stem.replace(':', '-')}-{os.uname().nodename}"
+    folder = project(FLEET) / "worker" / rig / name
+    profile, given = folder / f"{study}.yaml", {"rig": spec, "data": str(folder), "only": [number]}
+    write(profile, yaml.safe_dump({**parameters, **given}).encode())
+    # A worker that is killed must not leave a process that has the rig.
+    argv = ["setpriv", "--pdeathsig", "TERM", *COMMAND, "run", study, "--wait", "-P", str(profile)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        what, why = f"block {number} of {study} failed on rig {rig}", ended.stderr.strip()[-1500:]
+        raise LabkitError(what, why=why)
+    return rig, files_of(load(folder / study).path, number)
+
+
+def files_of(campaign: Path, number: int) -> dict[str, bytes]:
+    """Return the files of one block of a campaign, with the plan and the sessions."""
+    trials = f"b{number:02d}-*"
+    patterns = ("plan.json", "sessions.json", f"samples.parquet/{trials}", f"trials/{trials}/*")
+    paths = [path for pattern in patterns for path in campaign.glob(pattern)]
+    return {str(path.relative_to(campaign.parent)): path.read_bytes() for path in paths}
+
+
+def store(block: Block, folder: Path) -> None:
+    """Write the files of a block; a trial is there when its ``trial.json`` is."""
+    rig, files = block
+    for name in sorted(files, key=lambda name: name.endswith("/trial.json")):
+        target = folder / rig / name
+        # Sessions are added to, and blocks may come out of order.
+        if not target.exists() or target.stat().st_size <= len(files[name]):
+            write(target, files[name])
+
+
+def measured_blocks(folder: Path) -> set[int]:
+    """Return the blocks of which one of the rigs has measured every trial."""
+    counts = [status.blocks(plan.parent) for plan in folder.glob("*/*/plan.json")]
+    return {n for found in counts for n, (planned, done, _) in found.items() if done == planned}
+
+
+def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
+    """Measure a study on the rigs of a scheduler, and return the folder of their campaigns."""
+    from distributed import Client
+
+    kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}
+    # Blocks of other parameters are another campaign.
+    name = f"{Path(run.profile).stem}-{digest(kept)}"
+    folder = project(FLEET) / name / run.study
+    try:
+        client = Client(scheduler, timeout="20s")
+    except (OSError, ValueError) as error:
+        what = f"the scheduler {scheduler} cannot be reached"
+        remedy = "start one with `dask scheduler`, and workers with `labkit worker`"
+        raise LabkitError(what, why=str(error), remedy=remedy) from None
+    with client:
+        say(f"blocks go to the workers of {scheduler}; dashboard: {client.dashboard_link}")
+        task = partial(measure_block, study=run.study, parameters=kept, name=name)
+        distribute(client, task, range(1, kept["blocks"] + 1), folder, say)
+    return folder
+
+
+def distribute(
+    client: Client, task: Callable[[int], Block], blocks: Iterable[int], folder: Path, say: Say
+) -> None:
+    """Send the blocks that `folder` lacks to workers with rigs, and store each.
+
+    Blocks that fail are an error after the others were stored.
+    """
+    from distributed import as_completed
+
+    todo = sorted(set(blocks) - measured_blocks(folder))
+    futures = client.map(task, todo, resources={"rig": 1}, retries=1, pure=False)
+    numbers = {future.key: number for future, number in zip(futures, todo, strict=True)}
+    failed = []
+    try:
+        for future in as_completed(futures):
+            number = numbers.pop(future.key)
+            # A block that was lost with its worker by now is measured again: this waits for it.
+            if error := "cancelled" if future.cancelled() else future.exception():
+                failed.append(f"block {number}: {error}")
+                continue
+            block = future.result()
+            store(block, folder)
+            say(f"block {number} was measured on {block[0]}; {len(numbers)} are left")
+    finally:
+        client.cancel(futures)
+    if failed:
+        what, why = f"{len(failed)} of {len(todo)} blocks failed", "; ".join(failed)[:1500]
+        raise LabkitError(what, where=str(folder), why=why, remedy="the same command goes on")

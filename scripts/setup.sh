@@ -96,7 +96,7 @@ setup_python() {
         # Where PYTHONDONTWRITEBYTECODE is set nothing would ever be compiled, and imports of the
         # scientific stack take 3 to 6 times as long. All bytecode would be 250 MB.
         PYTHONDONTWRITEBYTECODE='' .venv/bin/python -c 'import labkit, ipykernel.kernelapp, nbconvert
-import jupyterlab.labapp, labkit.fleet, labkit.studies, papermill
+import jupyterlab.labapp, labkit.studies, papermill
 [getattr(labkit, name) for name in labkit.__all__]'
         fingerprint requirements.lock >.venv/.requirements.lock
     fi

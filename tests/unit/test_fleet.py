@@ -13,7 +13,7 @@ import psutil
 import pytest
 from made_up import write
 
-from labkit import cli, fleet
+from labkit import cli, studies
 from labkit.data import campaigns
 from labkit.errors import LabkitError
 from labkit.paths import MARK
@@ -57,7 +57,7 @@ def workers(tmp_path):
     (home / MARK).parent.mkdir(parents=True)
     (home / MARK).touch()
     command = (sys.executable, "-c", RUN)
-    (home / "stub.py").write_text(f"from labkit import fleet\nfleet.COMMAND = {command!r}\n")
+    (home / "stub.py").write_text(f"from labkit import studies\nstudies.COMMAND = {command!r}\n")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
     def start(rig):
@@ -65,7 +65,7 @@ def workers(tmp_path):
         if rig in started:
             started[rig].kill()
             started[rig].wait()
-        argv = fleet.worker_argv(cluster.scheduler_address, rig, ["--preload", "stub.py"])
+        argv = studies.worker_argv(cluster.scheduler_address, rig, ["--preload", "stub.py"])
         with (home / f"{rig}.log").open("ab") as log:
             started[rig] = subprocess.Popen(argv, env=env, cwd=home, stdout=log, stderr=log)
 
@@ -80,7 +80,7 @@ def workers(tmp_path):
 
 def task(source):
     parameters = {"source": str(source)}
-    return partial(fleet.measure_block, study="made-up", parameters=parameters, name="tiny")
+    return partial(studies.measure_block, study="made-up", parameters=parameters, name="tiny")
 
 
 def test_blocks_of_killed_workers_are_measured_once_by_others(workers, source, tmp_path):
@@ -100,12 +100,12 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(workers, source, t
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        fleet.distribute(client, task(source), numbers, folder, lines.append)
+        studies.distribute(client, task(source), numbers, folder, lines.append)
     finally:
         over.set()
         killer.join()
     assert len(lines) == BLOCKS and lines[-1].endswith("0 are left") and kills
-    fleet.distribute(client, task(source), numbers, folder, lines.append)
+    studies.distribute(client, task(source), numbers, folder, lines.append)
     assert len(lines) == BLOCKS, "a block was measured again"
     rows = [
         (one.path.parent.name, *row)
@@ -115,7 +115,7 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(workers, source, t
     assert len(rows) == len(set(rows)) == BLOCKS * TRIALS
     assert len({(rig, block) for rig, block, _ in rows}) == BLOCKS
     # The processes of killed workers have ended too.
-    files = (home / fleet.FOLDER).rglob("processes")
+    files = (home / studies.FLEET).rglob("processes")
     left = {int(pid) for file in files for pid in file.read_text().split()}
     deadline = time.monotonic() + 60
     while left := {*filter(psutil.pid_exists, left)}:
@@ -129,8 +129,8 @@ def test_a_block_that_is_lost_after_it_was_measured_is_waited_for(monkeypatch, t
     client = SimpleNamespace(map=lambda *_, **__: [lost], cancel=lambda futures: None)
     stored, lines = [], []
     monkeypatch.setattr("distributed.as_completed", iter)
-    monkeypatch.setattr(fleet, "store", lambda block, folder: stored.append(block))
-    fleet.distribute(client, task(tmp_path), [1], tmp_path, lines.append)
+    monkeypatch.setattr(studies, "store", lambda block, folder: stored.append(block))
+    studies.distribute(client, task(tmp_path), [1], tmp_path, lines.append)
     assert stored == ["it"] and len(lines) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_block_that_fails_is_an_error_with_its_reason(workers, source, tmp_pat
     client, _, start = workers
     start("broken")
     with pytest.raises(LabkitError, match="2 of 2") as caught:
-        fleet.distribute(client, task(source), [1, 2], tmp_path / "x", print)
+        studies.distribute(client, task(source), [1, 2], tmp_path / "x", print)
     assert "the rig is on fire" in caught.value.why
 
 
@@ -146,13 +146,13 @@ def test_a_block_is_whole_or_measured_again(source, tmp_path):
     folder = tmp_path / "all" / "made-up"
     for text in ("short", "much longer", "short"):  # sessions of later blocks are added
         (source / "sessions.json").write_text(text)
-        fleet.store(("rig", fleet.pack(source, 2)), folder)
+        studies.store(("rig", studies.files_of(source, 2)), folder)
     assert (folder / "rig" / NAME / "sessions.json").read_text() == "much longer"
-    assert fleet.measured_blocks(folder) == {2}
+    assert studies.measured_blocks(folder) == {2}
     next(folder.rglob("b02-p03-*/trial.json")).unlink()
-    assert fleet.measured_blocks(folder) == set()
-    fleet.store(("rig", fleet.pack(source, 2)), folder)
-    assert fleet.measured_blocks(folder) == {2}
+    assert studies.measured_blocks(folder) == set()
+    studies.store(("rig", studies.files_of(source, 2)), folder)
+    assert studies.measured_blocks(folder) == {2}
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error(capsys):
