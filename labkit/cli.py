@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
@@ -101,13 +100,9 @@ def main(argv: list[str] | None = None) -> Any:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except LabkitError as error:
+    except (LabkitError, OSError) as error:  # such as a full or read-only disk
         click.echo(f"labkit: {error}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:  # a full or read-only disk, a folder that is missing
-        where = f"\n  where: {error.filename}" if error.filename else ""
-        click.echo(f"labkit: {error.strerror or error}{where}", err=True)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))
     except (KeyboardInterrupt, click.Abort):
         click.echo(f"labkit: {Interrupted()}", err=True)
         sys.exit(1)
@@ -202,19 +197,20 @@ def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
     """
     from labkit import studies
 
-    (run,) = studies.plan_runs([study], "ask", {"new": new} | rig)
-    try:
-        studies.measure(run, say=say, wait=wait)
-    except TimeOver as error:
-        say(error.what)
-    _show_answers(run.folder)
+    runs = studies.plan_runs([study], "ask", {"new": new} | rig)
+    for run, outcome in studies.measure_all(runs, say=say, wait=wait):
+        _show_answers(run.folder, outcome)
 
 
-def _show_answers(campaigns: Path) -> None:
-    """Print the answers of a study's newest campaign, and the path of their page."""
+def _show_answers(campaigns: Path, outcome: Path | LabkitError) -> None:
+    """Print the answers of a study that was measured, and the path of their page."""
     from labkit.analysis import publish
     from labkit.data import load
 
+    if isinstance(outcome, TimeOver):
+        say(outcome.what)
+    elif isinstance(outcome, LabkitError):
+        raise outcome
     say("analysing")
     answers = publish.study_pages(project("reports"), load(campaigns))
     if not answers:
@@ -244,18 +240,12 @@ def _show(answer: dict[str, Any]) -> None:
 def status(folders: tuple[Path, ...]) -> None:
     """Show the campaigns in FOLDERS (data/local when omitted) and how long running ones will take.
 
-    This reads a few files at low priority, away from the CPU of the system under test, so that it
-    does not disturb a running measurement.
+    This reads a few files at low priority, so that it hardly disturbs a running measurement.
 
     Exit code 1: a campaign has failed trials, or is unfinished and no process continues it.
     """
     os.nice(19)
     campaigns = find(folder.resolve() for folder in folders or [project("data/local")])
-    from labkit.placement import parse_cpus
-
-    for cpus in (one.cpus for one in campaigns if one.process and one.cpus):
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, parse_cpus(cpus))
     click.echo(table(campaigns) if campaigns else "no campaign here")
     sys.exit(any(one.failed or one.state == "stopped" for one in campaigns))
 
@@ -286,11 +276,7 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
             say(f"cannot measure here: {error.why}")
     for run, outcome in studies.measure_all(runs, say=say, wait=wait):
         try:
-            if isinstance(outcome, TimeOver):
-                say(outcome.what)
-            elif isinstance(outcome, LabkitError):
-                raise outcome
-            _show_answers(run.folder)
+            _show_answers(run.folder, outcome)
         except LabkitError as error:
             failures.append(f"{run.study} failed: {error}")
     for answer in publish.report(folder, data, say=say):

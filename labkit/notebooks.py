@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,33 +29,20 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
         source = "".join(next(tagged, {"source": ""})["source"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from error
-    _check(notebook.name, source, parameters)
-
-
-def check_parameters(cells: Sequence[str]) -> None:
-    """Check what papermill injected by itself, in the sources that ran: IPython's ``In``."""
-    for declared, injected in itertools.pairwise(["", *cells]):
-        if injected.startswith("# Parameters\n"):
-            values: dict[str, Any] = {}
-            exec(injected, {}, values)  # constants, which this kernel has run already
-            _check("the notebook", declared, values)
-
-
-def _check(notebook: str, source: str, values: Mapping[str, Any]) -> None:
     types: dict[str, str] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.AnnAssign):
             types[ast.unparse(node.target)] = ast.unparse(node.annotation)
         elif isinstance(node, ast.Assign):  # a value of any type
             types |= {ast.unparse(target): "" for target in node.targets}
-    for name, value in values.items():
+    for name, value in parameters.items():
         if name not in types:
-            what = f"{notebook} has no parameter {name!r}"
+            what = f"{notebook.name} has no parameter {name!r}"
             raise UsageError(what, remedy=suggestion(name, types))
         kind = types[name].partition("[")[0]
         number = not isinstance(value, bool) or kind not in ("int", "float")
         if not (number and isinstance(value, _TYPES.get(kind, object))):
-            what = f"the parameter {name} of {notebook} cannot be {value!r}"
+            what = f"the parameter {name} of {notebook.name} cannot be {value!r}"
             raise UsageError(what, remedy=f"write it as {types[name]}")
 
 

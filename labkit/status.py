@@ -34,8 +34,6 @@ class Campaign:
     #: When the last attempt ended, in ns since 1970, and an estimate for the trials that are left.
     ended_ns: int | None
     left_seconds: float | None
-    #: The CPUs of the harness where a measurement shares the machine with it, else "".
-    cpus: str
 
     @property
     def state(self) -> str:
@@ -100,10 +98,8 @@ def _campaign(path: Path) -> Campaign:
     ends = sorted(record.stat().st_mtime_ns for record in path.glob("trials/*/trial.json"))
     steps = [(after - before) / 1e9 for before, after in pairwise(ends[-_RECENT:])]
     left = (planned - done) * statistics.median(steps) if steps else None
-    rig, process = plan.get("rig", {}), _process(path / LOCK)
-    cpus = rig.get("cpu_map", {}).get("harness", "") if rig.get("shared_kernel") else ""
-    ended = ends[-1] if ends else None
-    return Campaign(path, plan["study"], planned, done, failed, process, ended, left, cpus)
+    ended, process = ends[-1] if ends else None, _process(path / LOCK)
+    return Campaign(path, plan["study"], planned, done, failed, process, ended, left)
 
 
 def _process(lock: Path) -> str:

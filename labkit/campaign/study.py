@@ -22,7 +22,6 @@ from labkit.campaign.trial import Attempt, Trial
 from labkit.data import refuse_unknown
 from labkit.design import MEASUREMENT_VERSION, Condition, call, level_label
 from labkit.errors import DryRun, UsageError
-from labkit.notebooks import check_parameters
 from labkit.paths import project
 from labkit.placement import Placement
 from labkit.rig import Rig
@@ -139,11 +138,8 @@ class Study:
         `rig` is as for `labkit.Rig.open`; `seed` draws the order of each of the `blocks`; `into`
         and the limits are as for `Plan.run`.
         """
-        from IPython import get_ipython  # slow to import
-        from IPython.display import display
+        from IPython.display import display  # slow to import
 
-        if shell := get_ipython():
-            check_parameters(shell.user_ns["In"])
         with self.opened(rig) as opened:
             plan = self.plan(opened, blocks=blocks, seed=seed)
             display(plan)  # type: ignore[no-untyped-call]
