@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 import math
@@ -16,10 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.campaign import background, counters, window
-from labkit.campaign.counters import Kernel
+from labkit.campaign import background, window
 from labkit.campaign.treatments import AS_FOUND, IdlePolicy, Levels, Pinning, Treatment
-from labkit.campaign.window import Facts, Load, Window
+from labkit.campaign.window import Facts, Kernel, Load, Window
 from labkit.design import Condition, call, level_label
 from labkit.errors import CpusDisturbed, LabkitError, UsageError
 from labkit.hosts import Host, Settings
@@ -91,15 +89,15 @@ class Trial:
     treatments: Mapping[str, Treatment] = field(default_factory=dict)
     #: The output of everything that ran, by file name.
     logs: dict[str, str] = field(default_factory=dict)
-    #: The counters of the last window, and those of the trial.
+    #: The counters of the windows so far, per message where they are rates.
     counters: dict[str, float] = field(default_factory=dict)
     _repeated: dict[str, float] = field(default_factory=dict)
     _commands: list[list[str]] = field(default_factory=list)
-    _flags: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
     _verified: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     #: The name of the server at which the last client aimed.
     _main: str = ""
-    _kept: dict[str, Any] = field(default_factory=dict)
+    _evidence: dict[str, Any] = field(default_factory=dict)
     _servers: dict[str, Server] = field(default_factory=dict)
     _placed: int = 0
     #: The last observation, as long as nothing else was set up.
@@ -122,12 +120,12 @@ class Trial:
 
     @property
     def mechanisms(self) -> dict[str, float]:
-        """A copy of the counters of the measured windows, per message where they are rates."""
+        """A copy of the counters."""
         return dict(self.counters)
 
     def flag(self, *texts: str) -> None:
         """Flag the trial with reasons; it is kept."""
-        self._flags += texts
+        self.flags += texts
 
     def cpus(self, role: str) -> str:
         """Return the CPU list of a role at this trial's affinity; "all" is every CPU."""
@@ -140,10 +138,9 @@ class Trial:
         return self.rig.cpu_map["harness" if self.rig.shared_kernel else "all.sut"]
 
     def keep_command(self, argv: Sequence[str]) -> None:
-        """Add a command to the record, with length and digest instead of a long argument."""
-        digests = {word: hashlib.sha256(word.encode()).hexdigest()[:16] for word in argv}
-        brief = {word: f"<{len(word)} characters, sha256 {one}>" for word, one in digests.items()}
-        self._commands.append([brief[word] if len(word) > _LONGEST else word for word in argv])
+        """Add a command to the record, with the length of a long argument in place of it."""
+        short = [word if len(word) <= _LONGEST else f"<{len(word)} characters>" for word in argv]
+        self._commands.append(short)
 
     def attempt(
         self, protocol: Callable[..., Measurement], condition: Condition, keys: Levels
@@ -162,12 +159,10 @@ class Trial:
         outcome: dict[str, Any] = {"status": "failed" if error else "ok"}
         outcome |= {"problem": why["what"] if why else "", "started_ns": started_ns}
         outcome["seconds"] = time.monotonic() - began
-        self.flag(*(flag for flag in measurement.flags if flag not in self._flags))
+        self.flag(*(flag for flag in measurement.flags if flag not in self.flags))
         rows = self.rows(keys, condition, outcome, measurement)
-        stored = {"rows": rows, "error": why, **self.record}
-        # They are in the rows.
-        del stored["flags"], stored["mechanisms"]
-        return Attempt(condition.label, measurement, stored, self.logs, error)
+        record = {"rows": rows, "error": why, **self.record}
+        return Attempt(condition.label, measurement, record, self.logs, error)
 
     def rows(
         self, keys: Levels, condition: Condition, outcome: Levels, measurement: Measurement
@@ -180,7 +175,7 @@ class Trial:
         facts = [fact for one in self._verified.values() for fact in one.items()]
         # The data path of a network's routers, such as Weave's.
         paths = {path for name, path in facts if name.startswith("router to ")}
-        flags, rows = "; ".join(self._flags), []
+        flags, rows = "; ".join(self.flags), []
         for number, (other, metrics) in enumerate([({}, own), *measurement.also]):
             found = {**self.counters, **self._repeated, **metrics}
             numbers = {name: value for name, value in found.items() if value is not None}
@@ -220,11 +215,9 @@ class Trial:
         main = others.pop(self._main or next(iter(others), ""), None)
         return {
             "commands": self._commands,
-            "flags": self._flags,
-            "mechanisms": self.counters | self._repeated,
             **({"verification": main} if main else {}),
             **({"verifications": others} if others else {}),
-            **self._kept,
+            **({"evidence": self._evidence} if self._evidence else {}),
         }
 
     @contextmanager
@@ -326,7 +319,6 @@ class Trial:
         timing = self.rig.cache_line_command(PERIOD)
         options: dict[str, Any] = {"folder": folder, "label": self.label, "seen": self._seen}
         found = window.measure(loads, [*kernels.values()], cache_line=timing, **options)
-        self._kept["window_seconds"] = found.job.seconds
         self.flag(*found.flags)
         self.logs |= {n: text for n, text in found.texts.items() if n.endswith((".out", ".err"))}
         self._seen = found.after
@@ -338,7 +330,7 @@ class Trial:
             measurements[load.name] = load.client.parse(*texts)
             if load.client.samples_in_stdout:
                 self.logs.pop(f"{load.name}.out")
-        counted, self._kept["evidence"], flags = counters.account(
+        counted, self._evidence, flags = window.account(
             [*kernels.values()],
             messages=sum(one.messages for one in measurements.values()),
             cpus=(loads[0].cpus, main.cpus),
@@ -358,7 +350,7 @@ class Trial:
             self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
         for treatment, level in self._applied():
             self.flag(*treatment.check(level, self.counters))
-        self.flag(*flags, *counters.validity(self.counters))
+        self.flag(*flags, *window.validity(self.counters))
         self._check_used(found, clients)
         return measurements
 
@@ -373,11 +365,11 @@ class Trial:
         # CPUs that are held from sleeping are not moved together again, until the trial ends.
         idle_is_held = self.level(IdlePolicy, AS_FOUND) == "held"
         for number in range(1, 1 if idle_is_held else WINDOW_ATTEMPTS):
-            flags = list(self._flags)
+            flags = list(self.flags)
             try:
                 return measure(*arguments, **options)
             except CpusDisturbed:
-                self._flags = flags
+                self.flags = flags
                 self._repeated["windows_repeated"] = count + number
         return measure(*arguments, **options)
 

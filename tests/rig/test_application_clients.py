@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from labkit.campaign.counters import KINDS
+from labkit.campaign.window import KINDS
 from labkit.errors import CommandFailed
 from labkit.placement import docker, waiting
 from labkit.tools import repeat, services
@@ -80,7 +80,7 @@ def test_a_rate_that_cannot_be_reached_is_flagged(make_trial, name, options):
         overloaded = measure(application, **options)
         again = measure(application)  # the server still works
     assert 0 < overloaded.metrics["reached"] < 0.9
-    assert any(f"{name}: rate not reached" in flag for flag in trial.record["flags"])
+    assert any(f"{name}: rate not reached" in flag for flag in trial.flags)
     assert again.metrics["latency_ns_mean"] > 0
 
 

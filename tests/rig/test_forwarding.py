@@ -108,7 +108,7 @@ def test_an_overloaded_chain_is_measured_with_its_loss(make_trial, place):
     if place == CLEAN:
         # Every datagram that did not arrive was dropped where drops are counted.
         assert arrived + dropped == metrics["sent"]
-    assert any("rate not reached" in flag for flag in trial.record["flags"])
+    assert any("rate not reached" in flag for flag in trial.flags)
 
 
 def test_drops_of_sockets_are_read_on_each_host(lab, label):

@@ -79,7 +79,7 @@ def test_a_trial_from_start_to_stop(lab, make_trial, placement):
         assert leftovers() != []  # it finds the running placement
     assert measurement.messages > 0
     assert trial.record["verification"]["command"].startswith("sockperf server -i 0.0.0.0")
-    assert trial.record["mechanisms"]["server_last_cpu"] == float(lab.cpu_map["sut"])
+    assert trial.mechanisms["server_last_cpu"] == float(lab.cpu_map["sut"])
     assert "sockperf" in trial.logs["server.log"]
     assert not alive(server.pid)
 

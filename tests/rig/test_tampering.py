@@ -264,12 +264,12 @@ def tampered(trial, case, lab, folder):
             return [error.what]
         finally:
             acting.result()
-    return list(trial.record["flags"])
+    return list(trial.flags)
 
 
 def assert_untampered(trial):
     """Assert that nothing is said of a trial that nobody tampered with."""
-    assert not [flag for flag in trial.record["flags"] if "pause" in flag or "impossible" in flag]
+    assert not [flag for flag in trial.flags if "pause" in flag or "impossible" in flag]
     assert trial.record["verification"]["state"] == "running"
 
 

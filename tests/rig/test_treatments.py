@@ -268,7 +268,7 @@ def test_a_captured_trial_has_round_trip_and_residence_times(lab, label, place, 
     assert np.median(inside) < np.median(rtt)
     found = measurement.metrics
     assert found["paired"] >= len(rtt) and found["captured"] >= 2 * found["paired"]
-    assert found["capture_drops"] == found["unpaired"] == 0, trial.record["flags"]
+    assert found["capture_drops"] == found["unpaired"] == 0, trial.flags
     assert mirrors() == "" and labelled(LocalHost(), label) == []
 
 

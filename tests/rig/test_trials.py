@@ -107,7 +107,7 @@ def test_containers_are_started_in_a_loop(make_trial, program):
     with trial.serve(waiting("net"), HOST) as server, looped as churn:
         trial.measure(shell("sleep 1"), inside=server)
     assert trial.mechanisms["churn_containers"] == churn.count
-    flags = [flag for flag in trial.record["flags"] if flag.startswith("churn: ")]
+    flags = [flag for flag in trial.flags if flag.startswith("churn: ")]
     assert churn.count >= 1 and not flags if program == "true" else program in flags[0]
 
 
@@ -120,7 +120,7 @@ def test_another_program_that_is_busy_is_a_flag(make_trial):
                 trial.measure(shell(SECOND), inside=server)
         finally:
             busy.kill()
-    flags = [flag for flag in trial.record["flags"] if f"(process {busy.pid})" in flag]
+    flags = [flag for flag in trial.flags if f"(process {busy.pid})" in flag]
     outside = r"sh \(.*\), which is not part of the trial, used \d+% of a CPU of \w+"
     assert re.fullmatch(outside, *flags)
     assert trial.mechanisms["other_programs_cpu"] > 0.05

@@ -330,8 +330,8 @@ def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved):
             trial.repeated(measure, "measured")
         return
     assert trial.repeated(measure, "measured") == "measured"
-    assert trial.record["flags"] == ["before", "of the window"]
-    assert trial.record["mechanisms"] == {"windows_repeated": moved} and not trial.mechanisms
+    assert trial.flags == ["before", "of the window"]
+    assert trial._repeated == {"windows_repeated": moved} and not trial.mechanisms
 
 
 # Identity.
