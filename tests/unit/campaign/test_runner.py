@@ -6,17 +6,13 @@ import math
 import os
 import platform
 import re
-import tempfile
 import termios
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from labkit.campaign import runner, study
 from labkit.campaign.runner import Store, write_json, write_samples
@@ -173,9 +169,7 @@ def test_a_run_ends_after_five_planned_trials_failed_in_a_row(rig, tmp_path):
     assert [one.state for one in find([tmp_path])] == ["stopped"]
     # The next run attempts all of them again, and continues their numbering.
     found = plan_of(rig, protocol).run(tmp_path)
-    assert found.trials["attempt"].max() == runner.ATTEMPTS + 1
-    assert len(found.ok) == 6
-
+    assert found.trials["attempt"].max() == runner.ATTEMPTS + 1 and len(found.ok) == 6
     del failing["c9"]  # the fifth trial's first attempt succeeds
     plan_of(rig, Protocol(**failing)).run(tmp_path / "other")
 
@@ -184,11 +178,9 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(rig, tmp_p
     (tmp_path / "said").touch()
     monkeypatch.setenv(TERMINAL, str(tmp_path / "said"))
     plan_of(rig, Protocol(c2=ValueError("odd"))).run(tmp_path / "a")
-    lines = (tmp_path / "said").read_text().splitlines()
-    assert [re.sub(r".* (INFO|WARNING) (\S+) .*\) (\w+).*", r"\1 \2 \3", one) for one in lines] == [
-        *("INFO b01-p01 ok", "WARNING b01-p02 failed", "INFO b01-p02 ok", "INFO b01-p03 ok"),
-        *(f"INFO b02-p0{number} ok" for number in (1, 2, 3)),
-    ]
+    lines = re.findall(r" (INFO|WARNING) (\S+)", (tmp_path / "said").read_text())
+    assert lines[:3] == [("INFO", "b01-p01"), ("WARNING", "b01-p02"), ("INFO", "b01-p02")]
+    assert len(lines) == 7
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
     monkeypatch.setenv(TERMINAL, os.ttyname(theirs))
@@ -290,9 +282,6 @@ PLAN |= {"study": "made-up", "factors": {}, "settings": {}}
 ROW: dict[str, Any] = {"trial": "b01-p01", "attempt": 1, "block": 1, "position": 1}
 ROW |= {"session": 1, "repeat": 1, "status": "ok", "flags": ""}
 RTT = {"rtt_ns": np.array([1, 2])}
-INT64 = np.iinfo(np.int64)
-EXTREMES = st.sampled_from([int(INT64.min), int(INT64.max), 0, -1, 1])
-VALUES = st.lists(st.one_of(st.integers(int(INT64.min), int(INT64.max)), EXTREMES), max_size=300)
 
 
 def begin(tmp_path, plan=PLAN, new=False):
@@ -304,25 +293,13 @@ def store(tmp_path):
     return begin(tmp_path)
 
 
-@given(st.dictionaries(st.text("abc_", min_size=1, max_size=5), VALUES, min_size=1, max_size=2))
-def test_samples_round_trip_exactly(columns):
-    shortest = min(map(len, columns.values()))
-    arrays = {name: np.array(v[:shortest], dtype=np.int64) for name, v in columns.items()}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "samples.parquet"
-        write_samples(path, "b01-p01", 2, arrays)
-        table = parquet.read_table(path)
-    assert table.column_names == ["trial", "attempt", *arrays]
-    assert table.to_pydict()["trial"] == ["b01-p01"] * shortest
-    for name, values in {"attempt": [2] * shortest, **arrays}.items():
-        assert np.array_equal(table[name].to_numpy(), values)
-
-
-def test_json_keeps_numbers_of_numpy_and_refuses_what_is_no_data(tmp_path):
-    path = tmp_path / "x.json"
+def test_samples_and_numbers_of_numpy_round_trip_exactly(tmp_path):
+    path, limits = tmp_path / "samples.parquet", np.iinfo(np.int64)
+    values = np.array([limits.min, limits.max, 0, -1, limits.min])
+    write_samples(path, "b01-p01", 2, {"a": values, "b": values[::-1]})
+    wanted = {"trial": ["b01-p01"] * 5, "attempt": [2] * 5, "a": values.tolist()}
+    assert parquet.read_table(path).to_pydict() == wanted | {"b": values[::-1].tolist()}
     write_json(path, {"n": np.int64(3), "x": np.float64(0.5)})
-    with pytest.raises(AttributeError):
-        write_json(path, {"n": object()})
     assert json.loads(path.read_text()) == {"format": 2, "n": 3, "x": 0.5}
 
 
@@ -343,20 +320,6 @@ def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp
 def files(store):
     paths = [path for path in store.path.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path.relative_to(store.path)): path.read_bytes() for path in paths}
-
-
-def test_torn_writes_are_swept_and_whole_trials_stay(store):
-    store.add({"rows": [ROW]}, RTT, {"tool.out": "x"})
-    before = files(store)
-    torn = [".attempt/tool.out", ".attempt/.trial.json.tmp", ".sessions.json.tmp"]
-    torn += ["samples.parquet/b01-p02-a1.parquet", "samples.parquet/.b01-p03-a1.parquet.tmp"]
-    (store.path / ".attempt").mkdir()
-    for name in torn:
-        (store.path / name).write_bytes(b"PAR1")
-    assert store.attempts() == [ROW]
-    with store.locked():
-        assert files(store) == before
-    assert [path.name for path in (store.path / "trials").iterdir()] == ["b01-p01-a1"]
 
 
 @pytest.mark.parametrize(("new", "count"), [(False, 1), (True, 8)])
@@ -407,11 +370,3 @@ def test_attempts_are_in_order_beyond_nine(store):
     for attempt in range(1, 12):
         store.add({"rows": [{**ROW, "attempt": attempt}]}, {}, {})
     assert [row["attempt"] for row in store.attempts()] == list(range(1, 12))
-
-
-def test_a_boot_is_a_session(store):
-    boots = ["boot a", "boot a", "boot b", "boot a"]  # it was started again in between
-    assert [store.session({"n": boot}, boot) for boot in boots] == [1, 1, 2, 3]
-    sessions = load(store.path).sessions
-    found = [(one["session"], one["facts"]["n"]) for one in sessions]
-    assert found == [(1, "boot a"), (2, "boot b"), (3, "boot a")]

@@ -18,7 +18,7 @@ from labkit.campaign.study import Study, code_digest
 from labkit.campaign.treatments import CPU_SLOW, Treatment
 from labkit.campaign.trial import Trial
 from labkit.errors import CpusDisturbed, ManipulationError, UsageError
-from labkit.hosts import LocalHost, Settings
+from labkit.hosts import LocalHost
 from labkit.placement import bare, container, cpu_mask, docker
 from labkit.rig.base import Rig
 from labkit.runtimes import Server
@@ -158,9 +158,9 @@ def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig):
 
 
 def test_a_treatment_is_declared_with_its_levels(rig):
-    plan = plan_of(rig, factors={"level": Loud(1, [11])})
+    loud = Loud(1, [11])
+    plan = plan_of(rig, factors={"level": loud})
     assert plan.design.infeasible == {"11": "too loud"}
-    loud = Loud(1)
     study_of(factors={"level": loud}).try_one(rig)
     assert loud.applied == 1
     with pytest.raises(UsageError, match="IdlePolicy has no level 'hold'") as caught:
@@ -212,28 +212,7 @@ def test_treatments_check_a_window():
         treatments.CongestionControl().placed("cubic", server)
 
 
-@pytest.mark.parametrize(("level", "mask"), [("off", "00000000,00000000"), ("on", "3")])
-def test_a_device_is_steered_and_that_is_undone(tmp_path, level, mask):
-    folder, off = tmp_path / "class/net/eth1/queues", "00000000,00000000"
-    paths = [folder / name / "rps_cpus" for name in ("rx-0", "rx-1")]
-    for path in paths:
-        path.parent.mkdir(parents=True)
-        path.write_text(off)
-    host, rig = SimpleNamespace(sysfs=str(tmp_path)), SimpleNamespace()
-    rig.hosts, rig.targets = {"sut": LocalHost(), "peer": LocalHost()}, {"sut": host, "peer": host}
-    rig.interfaces, rig.shared_kernel = {"sut": ("eth1",), "peer": ("eth7",)}, True
-    rig.missing = {}
-    rig.cpus = lambda role, affinity: "0,1"
-    treatment = treatments.PacketSteering()
-    with Settings(LocalHost(), "lkt-1", journal=str(tmp_path / "journal")) as settings:
-        treatment.apply(rig, level, lambda host: settings)
-        assert [path.read_text().strip() for path in paths] == [mask] * 2
-    assert [path.read_text().strip() for path in paths] == [off] * 2
-    why = "local: an interface has no receive queue with rps_cpus"
-    assert treatment.feasibility(rig, level, {}) == (why if level == "on" else None)
-
-
-def test_steering_without_effect_is_an_error():
+def test_steering_without_effect_or_a_queue():
     masks = {"": "0", "1,0": "3", "31": "80000000", "32": "1,00000000", "0,33": "2,00000001"}
     assert {cpus: cpu_mask(cpus) for cpus in masks} == masks
     treatment = treatments.PacketSteering()
@@ -241,11 +220,16 @@ def test_steering_without_effect_is_an_error():
         with pytest.raises(ManipulationError, match=f"no packet was steered(.|\n)*{why}"):
             treatment.check("on", counters)
         assert treatment.check("off", counters) == treatment.check("on", {"rps_ipis": 1}) == []
+    host = SimpleNamespace(name="sut", call=lambda *_, **__: [])
+    rig = SimpleNamespace(interfaces={"sut": ("eth0",)}, missing={}, hosts={"sut": host})
+    rig.targets, rig.cpus = {"sut": SimpleNamespace(sysfs="/sys")}, lambda role, affinity: "1"
     # Where no packet is to be moved, none needs to be.
-    for shared, level in ((False, "own"), (True, "as found")):
-        rig = SimpleNamespace(shared_kernel=shared, interfaces={"sut": ("eth0",)}, missing={})
-        treatment.apply(rig, level, lambda host: None)
+    for shared, level in ((True, "as found"), (True, "off"), (False, "own")):
+        rig.shared_kernel = shared
         assert treatment.feasibility(rig, level, {}) is None and treatment.check(level, {}) == []
+    rig.shared_kernel = True
+    for level in ("on", "own"):
+        assert "no receive queue" in str(treatment.feasibility(rig, level, {}))
 
 
 class Moving(Rig):
@@ -380,9 +364,9 @@ def test_one_trial_shows_what_it_did(rig):
     (row,) = one.record["rows"]
     assert row["rtt_ns_median"] == 100.5 and row["rate"] == 2.5 and row["level"] == "11"
     # It has the baseline's levels by default, and the affinity of its treatment.
-    assert study_of().try_one(rig).condition == "1"
     free = study_of(settings={"affinity": treatments.Pinning("free")}, baseline={"level": 11})
-    assert "cpus 0-1" in free.try_one(rig).logs["tool.out"] and free.try_one(rig).condition == "11"
+    one = free.try_one(rig)
+    assert one.condition == "11" and "cpus 0-1" in one.logs["tool.out"]
 
 
 def test_one_trial_that_is_impossible_or_fails_raises_its_error(rig):
