@@ -44,6 +44,7 @@ class LabkitError(Exception):
         remedy: str = "",
         evidence: Mapping[str, Any] | None = None,
     ) -> None:
+        # A failed trial stores all of these.
         self.what, self.where, self.why, self.remedy = what, where, why, remedy
         self.evidence: dict[str, Any] = dict(evidence or {})
         super().__init__(str(self))
@@ -61,11 +62,6 @@ class LabkitError(Exception):
     def _render_traceback_(self) -> list[str]:
         # IPython prints these lines: the message says all that the frames could.
         return f"{type(self).__name__}: {self}".splitlines()
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the error as a failed trial stores it."""
-        names = ("what", "where", "why", "remedy", "evidence")
-        return {"type": type(self).__name__} | {name: getattr(self, name) for name in names}
 
 
 class Interrupted(KeyboardInterrupt):

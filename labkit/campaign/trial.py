@@ -154,8 +154,8 @@ class Trial:
             measurement = found
         except Exception as caught:  # any mistake of a protocol is a failed row
             error, kind = caught, type(caught).__name__
-            why = {"type": kind, "what": str(caught) or kind, "evidence": {}}
-            why |= caught.as_record() if isinstance(caught, LabkitError) else {}
+            parts = vars(caught) if isinstance(caught, LabkitError) else {}
+            why = {"type": kind, "what": str(caught) or kind, **parts}
         outcome: dict[str, Any] = {"status": "failed" if error else "ok"}
         outcome |= {"problem": why["what"] if why else "", "started_ns": started_ns}
         outcome["seconds"] = time.monotonic() - began
@@ -212,13 +212,9 @@ class Trial:
     def record(self) -> dict[str, Any]:
         """The record of the trial so far; what was verified of the server aimed at comes first."""
         others = dict(self._verified)
-        main = others.pop(self._main or next(iter(others), ""), None)
-        return {
-            "commands": self._commands,
-            **({"verification": main} if main else {}),
-            **({"verifications": others} if others else {}),
-            **({"evidence": self._evidence} if self._evidence else {}),
-        }
+        main = others.pop(self._main or next(iter(others), ""), {})
+        found = {"commands": self._commands, "verification": main, "verifications": others}
+        return found | {"evidence": self._evidence}
 
     @contextmanager
     def serve(self, workload: Workload, placement: Placement, **options: str) -> Iterator[Server]:
