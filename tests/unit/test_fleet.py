@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from functools import partial
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -121,17 +120,6 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(workers, source, t
     while left := {*filter(psutil.pid_exists, left)}:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def test_a_block_that_is_lost_after_it_was_measured_is_waited_for(monkeypatch, tmp_path):
-    lost = SimpleNamespace(key="1", status="pending", result=lambda: "it")
-    lost.cancelled, lost.exception = (lambda: False), (lambda: None)
-    client = SimpleNamespace(map=lambda *_, **__: [lost], cancel=lambda futures: None)
-    stored, lines = [], []
-    monkeypatch.setattr("distributed.as_completed", iter)
-    monkeypatch.setattr(studies, "store", lambda block, folder: stored.append(block))
-    studies.distribute(client, task(tmp_path), [1], tmp_path, lines.append)
-    assert stored == ["it"] and len(lines) == 1
 
 
 def test_a_block_that_fails_is_an_error_with_its_reason(workers, source, tmp_path):
