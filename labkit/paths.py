@@ -16,14 +16,9 @@ MARK = "notebooks/00-start.ipynb"
 def project(path: str | Path = ".") -> Path:
     """Return `path`, taken from the project's folder when it is relative.
 
-    JupyterLab starts a notebook in the notebook's folder and papermill in yours; a relative
-    ``data`` parameter means the same place in both. The project's folder is the nearest one, from
-    the working directory upwards, that is a clone; else the clone that this labkit runs from.
-
-    Raises
-    ------
-    UsageError
-        There is no such folder.
+    That is the nearest folder, from the working directory upwards, that is a clone, else the clone
+    that this labkit runs from: JupyterLab starts a notebook in the notebook's folder, and papermill
+    in yours.
 
     Examples
     --------
@@ -36,12 +31,9 @@ def project(path: str | Path = ".") -> Path:
         # Path.is_file raises where the user may not look.
         if os.path.isfile(folder / MARK):  # noqa: PTH113
             return folder / path
-    raise UsageError(
-        "there is no clone of labkit here",
-        where=str(here),
-        why=f"neither this folder nor one above it has {MARK}",
-        remedy="run this in a clone, which has the notebooks, claims and containers",
-    )
+    what, why = "there is no clone of labkit here", f"no folder above has {MARK}"
+    remedy = "run this in a clone, which has the notebooks, claims and containers"
+    raise UsageError(what, where=str(here), why=why, remedy=remedy)
 
 
 def relative(path: Path, folder: Path) -> Path:
