@@ -98,8 +98,8 @@ class TimeOver(LabkitError):
     """The time for measuring is over, and planned trials are left."""
 
 
-class Rebooted(LabkitError):
-    """A host rebooted during a campaign, so the rig has to be opened again."""
+class HostLost(LabkitError):
+    """A host rebooted or was lost during a campaign, so the rig has to be opened again."""
 
 
 class ToolOutput(LabkitError):

@@ -26,7 +26,7 @@ from labkit import notebooks, status
 from labkit.campaign.runner import write
 from labkit.data import load
 from labkit.design import digest
-from labkit.errors import DryRun, LabkitError, Rebooted, RigInUse, TimeOver, UsageError, suggestion
+from labkit.errors import DryRun, HostLost, LabkitError, RigInUse, TimeOver, UsageError, suggestion
 from labkit.paths import project
 from labkit.process import TERMINAL
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 Say = Callable[[str], None]
-#: How often a study is executed where hosts reboot.
-_REBOOTS = 10
+#: How often a study is executed where hosts are lost.
+_OPENINGS = 10
 #: Seconds that a notebook may take: the longest campaigns are measured in pieces.
 _LONGEST = 14 * 86_400.0
 #: Where campaigns of many rigs are collected, and in ``worker`` where workers keep theirs.
@@ -122,8 +122,8 @@ def _profile(notebook: Path, profile: str) -> dict[str, Any]:
 def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
     """Execute a study's notebook with its parameters, and return the executed one.
 
-    Where hosts reboot it is executed again and resumes; with `wait` it begins when no other process
-    uses the rig.
+    Where a host is lost it is executed again and resumes; with `wait` it begins when no other
+    process uses the rig.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
     os.environ[TERMINAL] = f"/proc/{os.getpid()}/fd/2"
     with contextlib.suppress(OSError):  # two processes write to one file then
         fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_APPEND)
-    given, reboots = dict(run.parameters), 0
+    given, openings = dict(run.parameters), 1
     while True:
         while wait and lock.current_holder():
             time.sleep(1)
@@ -155,9 +155,9 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
         except RigInUse:
             if not wait:
                 raise
-        except Rebooted as error:
-            reboots += 1
-            if reboots == _REBOOTS:
+        except HostLost as error:
+            openings += 1
+            if openings > _OPENINGS:
                 raise
             say(f"{error.what}; the rig is opened again, and the campaign goes on")
             given.pop("new", None)

@@ -40,7 +40,7 @@ from labkit.campaign.treatments import CpuSpeed
 from labkit.campaign.trial import Trial
 from labkit.data import FORMAT, load
 from labkit.design import Condition, digest, refuse_to_mix
-from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted, UsageError
+from labkit.errors import CpusDisturbed, HostLost, HostUnreachable, LabkitError, UsageError
 from labkit.hosts.cache_line import least_read
 from labkit.placement import format_cpus
 from labkit.process import announce, open_progress
@@ -57,9 +57,8 @@ LOG = logging.getLogger("labkit.campaign")
 ATTEMPTS, LOSSES = 2, 10
 #: Planned trials failed in a row after which a run ends: the rig is broken.
 GIVE_UP = 5
-#: Seconds between two questions whether a host answers again, and without a trial after which
-#: another session begins.
-_PAUSE_SECONDS, PAUSE = 5.0, 1800
+#: Seconds without a trial after which another session begins.
+PAUSE = 1800
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
 #: The folder in which an attempt is gathered before it is renamed.
@@ -155,51 +154,24 @@ class Runner:
                 LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], count, flags)
                 return None
             LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], _line(done.error))
-            disturbed = isinstance(done.error, HostUnreachable | CpusDisturbed)
-            lost = self._await_hosts(label) or disturbed
+            lost = isinstance(done.error, HostUnreachable | CpusDisturbed)
             losses, failures = losses + lost, failures + (not lost)
+            self._check_hosts()
         return done.error
 
-    def _await_hosts(self, label: str) -> bool:
-        """Wait for hosts that do not answer after a failed attempt; tell whether there were any.
-
-        What the attempt left on them is removed. Raises `HostUnreachable` when the rig's patience
-        ends, and `Rebooted` where a host has started anew.
-        """
-        waited, patience = False, self.plan.rig.patience
-        deadline = time.monotonic() + patience
-        while silent := self._silent(label if waited else ""):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                error = next(iter(silent.values()))
-                if patience:
-                    waited_for = f"it was waited for {patience:.0f} s (patience in rig.toml)"
-                    error.remedy = f"{waited_for}; the same command measures the rest"
-                raise error
-            if not waited:
-                roles = " and ".join(silent)
-                LOG.warning("host %s does not answer; it is waited for %.0f s", roles, left)
-            waited = True
-            time.sleep(min(_PAUSE_SECONDS, left))
-        return waited
-
-    def _silent(self, left: str) -> dict[str, HostUnreachable]:
-        """Return the hosts that do not answer; where all do, remove what an attempt has `left`."""
-        rig = self.plan.rig
-        if silent := rig.silent():
-            return silent
+    def _check_hosts(self) -> None:
+        """Raise `HostLost` unless every host answers and runs since the session began."""
         try:
-            boots = rig.boots() if self._boots else {}
+            boots = self.plan.rig.boots()
+        except HostUnreachable as error:
+            what, why = f"{error.where} does not answer", error.why
+        else:
             changed = [role for role, boot in self._boots.items() if boots.get(role, boot) != boot]
-            if changed:
-                why = "networks, images and settings of the rig are gone with it"
-                remedy = "`labkit run` opens the rig again and goes on; in JupyterLab, run it again"
-                raise Rebooted(f"host {' and '.join(changed)} has rebooted", why=why, remedy=remedy)
-            if left:
-                rig.remove_trial(left)
-        except HostUnreachable as again:
-            return {again.where: again}
-        return {}
+            if not changed:
+                return
+            what, why = f"host {' and '.join(changed)} has rebooted", "the rig is gone with it"
+        remedy = "`labkit run` opens the rig again and goes on; in JupyterLab, run it again"
+        raise HostLost(what, why=why, remedy=remedy)
 
 
 def _line(error: Exception | None) -> str:

@@ -12,19 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import HostUnreachable, Interrupted, RigError, UsageError, suggestion
-from labkit.hosts import Host, restore, stop_labelled
+from labkit.errors import Interrupted, RigError, UsageError, suggestion
+from labkit.hosts import Host
 from labkit.hosts.agent import BOOT_ID
 from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.hosts.target import Target
 from labkit.placement import Placement, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c
-from labkit.rig import engine, lock, netns
+from labkit.rig import lock, netns
 from labkit.rig.images import LayeredImage, Say, folders
 from labkit.rig.networks import NAMES
 from labkit.runtimes import RUNTIMES
-from labkit.runtimes.docker import PREFIX
-from labkit.runtimes.jobs import withdraw
 
 #: CPUs of the two ends: the scheduler's choice, or one each.
 AFFINITIES = ("free", "split")
@@ -87,9 +85,6 @@ class Rig:
     missing: Mapping[str, str] = field(default_factory=dict)
     #: The roles whose ports the switch mirrors to the collector.
     mirrors: Sequence[str] = ()
-    #: Seconds that a campaign waits for a host that does not answer; 0 for hosts that would not
-    #: come back by themselves.
-    patience: float = 0.0
     #: The least time of a cache line that was read so far, in ns; see `cache_line`.
     nearest_ns: float = math.inf
 
@@ -267,31 +262,9 @@ class Rig:
         """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""
         return netns.mirrored(self.mirrors) if self.kind == "virtual" else nullcontext()
 
-    def silent(self) -> dict[str, HostUnreachable]:
-        """Return the hosts that do not answer, each with an error that waiting may change."""
-        errors = {}
-        for role, host in self.hosts.items():
-            try:
-                host.run("true")
-            except HostUnreachable as error:
-                if error.lasting:
-                    raise
-                errors[role] = error
-        return errors
-
     def boots(self) -> dict[str, str]:
         """Return the boot identifier of each host."""
         return {role: host.run("cat", BOOT_ID).stdout.strip() for role, host in self.hosts.items()}
-
-    def remove_trial(self, label: str) -> None:
-        """Remove what a trial left on the hosts, since the connection was lost before it could."""
-        for target in self.targets.values():
-            host, socket = target.host, target.engine
-            stop_labelled(host, label)
-            restore(host, label=label)
-            if socket:
-                withdraw(host, label)
-                engine.remove_containers(host, socket, f"name={PREFIX}{label}", check=True)
 
     def images(self) -> dict[str, str]:
         """Return the digest of every image by name; where hosts differ, also by host."""

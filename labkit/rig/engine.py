@@ -144,15 +144,13 @@ def digests(
     return dict(zip(references, result.stdout.split(), strict=True))
 
 
-def remove_containers(
-    host: Host, socket: str, which: str = "label=labkit", *, check: bool = False
-) -> list[str]:
-    """Remove an engine's containers, by default all of labkit's, and return their identifiers.
+def remove_containers(host: Host, socket: str, *, check: bool = False) -> list[str]:
+    """Remove labkit's containers of an engine, and return their identifiers.
 
     Without `check`, what cannot be listed or removed stays.
     """
     env = {"DOCKER_HOST": socket}
-    argv = ("docker", "ps", "--all", "--quiet", "--filter", which)
+    argv = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
     containers = host.run(*argv, env=env, check=check).stdout.split()
     for container in containers:
         host.run("docker", "rm", "--force", "--volumes", container, env=env, check=check)

@@ -268,7 +268,6 @@ def _rig(
         caveats=caveats(file, seen),
         missing=reasons,
         mirrors=added.collector if COLLECTOR in targets else (),
-        patience=file.patience,
     )
 
 

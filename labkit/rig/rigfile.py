@@ -128,7 +128,7 @@ class RigFile(_Table):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
     shared_machine: bool = False
-    #: Seconds that a campaign waits for a host: long enough for a reboot.
+    #: Seconds to wait for a host as the rig is opened: long enough for a reboot.
     patience: Annotated[float, Field(ge=0)] = 600.0
     hosts: Hosts
     #: The first address of each network between containers, with its prefix length.

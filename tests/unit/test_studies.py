@@ -10,7 +10,7 @@ import pytest
 from made_up import write
 
 from labkit import status, studies
-from labkit.errors import LabkitError, Rebooted, RigInUse, TimeOver, UsageError
+from labkit.errors import HostLost, LabkitError, RigInUse, TimeOver, UsageError
 from labkit.paths import project
 from labkit.rig import lock
 
@@ -57,7 +57,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path, text):
 def test_a_study_is_executed_again_where_a_host_rebooted_or_the_rig_was_in_use(
     tmp_path, monkeypatch
 ):
-    errors = [RigInUse("in use"), Rebooted("host sut has rebooted")]
+    errors = [RigInUse("in use"), HostLost("host sut has rebooted")]
     seen, shown, holders = [], [], iter([7, 7, None, None, None])
 
     def execute(notebook, output, parameters, **more):
@@ -75,7 +75,7 @@ def test_a_study_is_executed_again_where_a_host_rebooted_or_the_rig_was_in_use(
     # The campaign is resumed, not begun anew.
     assert seen == [given, given, {"data": str(tmp_path)}] and not [*holders]
     assert len(shown) == 2 and "host sut has rebooted" in shown[1]
-    for error in (RigInUse("in use"), Rebooted("again")):
+    for error in (RigInUse("in use"), HostLost("again")):
         errors[:] = [error] * 99
         with pytest.raises(type(error)):
             studies.measure(run, say=shown.append)

@@ -22,9 +22,9 @@ from labkit.data import KEYS, load
 from labkit.errors import (
     CommandFailed,
     CpusDisturbed,
+    HostLost,
     HostUnreachable,
     LabkitError,
-    Rebooted,
     UsageError,
 )
 from labkit.process import TERMINAL
@@ -195,76 +195,48 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(rig, tmp_p
     assert "6/6" in shown and shown.count(": odd") == 1 and "INFO" not in shown
 
 
-GONE = HostUnreachable("no answer", where="host sut")
-
-
-class Flaky(Nowhere):
-    """A rig whose host is silent at first, and lost again once while what was left is removed."""
-
-    left = cuts = 0
-
-    def silent(self):
-        self.left -= 1
-        return {"sut": GONE} if self.left >= 0 else {}
-
-    def boots(self):
-        return {"sut": BOOT[0]}
-
-    def remove_trial(self, label):
-        self.cuts -= 1
-        if self.cuts >= 0:
-            raise GONE
-        self.removed = [label]
-
-
-@pytest.fixture
-def flaky(rig, monkeypatch):
-    monkeypatch.setattr(runner, "_PAUSE_SECONDS", 0.0)
-    return Flaky("flaky", "virtual", {}, rig.cpu_map, shared_kernel=True)
-
-
-def test_a_host_that_does_not_answer_is_waited_for(flaky, tmp_path, caplog):
-    flaky.left, flaky.patience, flaky.cuts = 3, 60.0, 2
-    found = plan_of(flaky, Protocol(c2=GONE)).run(tmp_path)
-    assert found.trials["status"].tolist() == ["ok", "failed", "ok", "ok", "ok", "ok", "ok"]
-    assert records(found)[1]["error"]["where"] == "host sut"
-    assert flaky.removed == [f"trial-{os.getpid()}-b01-p02-a1"]
-    assert caplog.text.count("host sut does not answer") == 1
-
-
 @pytest.mark.parametrize("error", [HostUnreachable, CpusDisturbed])
-def test_lost_connections_and_moved_cpus_are_not_counted_as_attempts(flaky, tmp_path, error):
-    found = plan_of(flaky, Protocol(**{f"c{n}": error("") for n in range(2, 8)})).run(tmp_path)
+def test_lost_connections_and_moved_cpus_are_not_counted_as_attempts(rig, tmp_path, error):
+    found = plan_of(rig, Protocol(**{f"c{n}": error("") for n in range(2, 8)})).run(tmp_path)
     assert len(found.ok) == 6 and len(found.trials) == 12
     assert found.ok.set_index("trial").loc["b01-p02", "attempt"] == 7
     # Not without end, though.
     protocol = Protocol(**{f"c{n}": error("") for n in range(1, 99)})
     with pytest.raises(LabkitError, match="5 planned trials failed"):
-        plan_of(flaky, protocol).run(tmp_path / "never")
+        plan_of(rig, protocol).run(tmp_path / "never")
     assert len(protocol.seen) == 5 * runner.LOSSES
 
 
-def test_a_host_that_stays_away_ends_the_campaign(flaky, tmp_path):
-    flaky.left, flaky.patience = 10**9, 0.001
-    with pytest.raises(HostUnreachable, match="waited for 0 s"):
-        plan_of(flaky, Protocol(c2=GONE)).run(tmp_path)
-    flaky.left = 0
-    found = plan_of(flaky, Protocol()).run(tmp_path)
-    assert len(found.ok) == 6
+class Fragile(Nowhere):
+    """A rig whose host may be gone, or boot again."""
+
+    gone = False
+
+    def boots(self):
+        if self.gone:
+            raise HostUnreachable("no answer", where="host sut")
+        return {"sut": BOOT[0]}
 
 
-def test_a_reboot_ends_the_run_and_the_next_has_a_session_of_its_own(flaky, tmp_path):
+@pytest.mark.parametrize(
+    ("boot", "said", "sessions"),
+    [("boot a", "host sut does not answer", {1}), ("boot b", "host sut has rebooted", {1, 2})],
+)
+def test_a_lost_host_ends_the_run_and_the_next_goes_on(rig, tmp_path, boot, said, sessions):
+    fragile = Fragile("fragile", "virtual", {}, rig.cpu_map, shared_kernel=True)
+
     def protocol(trial):
-        if BOOT[0] == "boot a" and len(list(tmp_path.rglob("trial.json"))) == 2:
-            BOOT[0] = "boot b"
+        if len(list(tmp_path.rglob("trial.json"))) == 2:
+            BOOT[0], fragile.gone = boot, boot == "boot a"
             raise CommandFailed("the server is gone")
         return measurement(1)
 
-    with pytest.raises(Rebooted, match="host sut has rebooted"):
-        plan_of(flaky, protocol).run(tmp_path)
-    found = plan_of(flaky, protocol).run(tmp_path)
-    assert len(found.ok) == 6
-    assert found.trials["session"].tolist() == [1, 1, 1, 2, 2, 2, 2]
+    with pytest.raises(HostLost, match=said):
+        plan_of(fragile, protocol).run(tmp_path)
+    fragile.gone = False
+    found = plan_of(fragile, protocol).run(tmp_path)
+    assert found.trials["status"].tolist() == ["ok", "ok", "failed", "ok", "ok", "ok", "ok"]
+    assert {*found.trials["session"]} == sessions and len(found.ok) == 6
 
 
 def test_the_harness_leaves_the_sut_during_a_run(rig):
