@@ -71,21 +71,10 @@ def _name(notebook: Path) -> str:
 
 
 def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any]) -> list[Run]:
-    """Return the campaigns to measure, after checking all parameters.
+    """Return the campaigns to measure, all studies without `names`, after checking all parameters.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Studies, with or without number; all of them when empty.
-    profile : str
-        Name of a profile in notebooks/profiles, or the path of a YAML file with parameters.
-    parameters : mapping
-        Replace those of the profile.
-
-    Raises
-    ------
-    UsageError
-        There is no such study, profile or parameter.
+    A profile is one of notebooks/profiles, or the path of a YAML file with parameters; those given
+    replace its own.
     """
     paths = sorted(project("notebooks/studies").glob("[0-9]*.ipynb"))
     known = {name: path for path in paths for name in (path.stem, path.stem[:2], _name(path))}
@@ -123,14 +112,8 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
     """Execute a study's notebook with its parameters, and return the executed one.
 
     Where a host is lost it is executed again and resumes; with `wait` it begins when no other
-    process uses the rig.
-
-    Raises
-    ------
-    TimeOver
-        The parameter `minutes` ended it, and planned trials are left.
-    LabkitError
-        The notebook failed, or planned trials did.
+    process uses the rig. Raises the error of the notebook, or that planned trials failed or are
+    left (`TimeOver`, by the parameter `minutes`).
     """
     from labkit.rig import lock
 
