@@ -1,15 +1,19 @@
-"""Progress that bypasses papermill, and signals handled like Ctrl-C."""
+"""Progress that bypasses papermill, signals handled like Ctrl-C, and files that are locked."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
+
+from labkit.errors import LabkitError
 
 #: Environment variable with the file that progress is written to: a bar on a terminal, else lines.
 #: ``labkit run`` sets it, as what passes through papermill would wake it up inside windows.
@@ -38,6 +42,46 @@ def open_progress() -> TextIO | None:
 def boot() -> str:
     """Return the identifier of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@contextmanager
+def locked(
+    path: Path, busy: LabkitError, *, patience: float = 0.0, words: str = ""
+) -> Iterator[None]:
+    """Hold a file's lock, in which `words` name this process; raise `busy` if another has it.
+
+    The kernel releases it when its process ends, on shared storage too.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Longer than `holder` takes.
+    end = time.monotonic() + max(patience, 0.2)
+    with path.open("a+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    file.seek(0)
+                    busy.why = f"{file.read() or 'another process'} has it"
+                    raise busy from None
+                time.sleep(0.05)
+        file.truncate(0)
+        file.write(words or f"process {os.getpid()} on {os.uname().nodename}")
+        file.flush()
+        yield
+
+
+def holder(path: Path) -> str:
+    """Return the words of the process that has a file's lock now, or ""."""
+    if not path.is_file():
+        return ""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read()
+    return ""
 
 
 @contextmanager

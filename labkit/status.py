@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import statistics
@@ -12,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
+
+from labkit.process import holder
 
 #: The file that the process which measures a campaign locks, and writes its name into.
 LOCK = ".lock"
@@ -98,20 +99,8 @@ def _campaign(path: Path) -> Campaign:
     ends = sorted(record.stat().st_mtime_ns for record in path.glob("trials/*/trial.json"))
     steps = [(after - before) / 1e9 for before, after in pairwise(ends[-_RECENT:])]
     left = (planned - done) * statistics.median(steps) if steps else None
-    ended, process = ends[-1] if ends else None, _process(path / LOCK)
+    ended, process = ends[-1] if ends else None, holder(path / LOCK)
     return Campaign(path, plan["study"], planned, done, failed, process, ended, left)
-
-
-def _process(lock: Path) -> str:
-    """Return the process that measures a campaign, by its lock."""
-    if not lock.is_file():
-        return ""
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read()
-    return ""
 
 
 def table(campaigns: Sequence[Campaign]) -> str:

@@ -28,7 +28,7 @@ from labkit.data import load
 from labkit.design import digest
 from labkit.errors import DryRun, HostLost, LabkitError, RigInUse, TimeOver, UsageError, suggestion
 from labkit.paths import project
-from labkit.process import TERMINAL
+from labkit.process import TERMINAL, holder
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -115,7 +115,7 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
     process uses the rig. Raises the error of the notebook, or that planned trials failed or are
     left (`TimeOver`, by the parameter `minutes`).
     """
-    from labkit.rig import lock
+    from labkit.rig.lock import LOCK
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{run.notebook.stem}.ipynb"
@@ -127,7 +127,7 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
         fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_APPEND)
     given, openings = dict(run.parameters), 1
     while True:
-        while wait and lock.current_holder():
+        while wait and holder(LOCK):
             time.sleep(1)
         try:
             notebooks.execute(run.notebook, output, given, timeout=_LONGEST, cwd=project())

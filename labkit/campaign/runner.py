@@ -6,13 +6,11 @@ The files are those of `labkit.data`. Each is whole or absent, whenever the proc
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import math
 import operator
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -43,7 +41,7 @@ from labkit.design import Condition, digest, refuse_to_mix
 from labkit.errors import CpusDisturbed, HostLost, HostUnreachable, LabkitError, UsageError
 from labkit.hosts.cache_line import least_read
 from labkit.placement import format_cpus
-from labkit.process import announce, open_progress
+from labkit.process import announce, locked, open_progress
 from labkit.rig import Rig
 from labkit.status import LOCK
 
@@ -268,26 +266,6 @@ def write_samples(path: Path, trial: str, attempt: int, columns: Samples) -> Non
     write(path, buffer.getvalue())
 
 
-@contextmanager
-def _locked(folder: Path, operation: int) -> Iterator[None]:
-    """Hold a lock that the kernel releases, on shared storage too, when its process ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a+") as handle:
-        try:
-            fcntl.flock(handle, operation)
-        except BlockingIOError:
-            handle.seek(0)
-            what, remedy = "another process measures this campaign", "let it end, or use --new"
-            raise UsageError(what, where=str(folder), why=handle.read(), remedy=remedy) from None
-        handle.truncate(0)
-        handle.write(f"process {os.getpid()} on {platform.node()}")
-        handle.flush()
-        try:
-            yield
-        finally:
-            handle.truncate(0)
-
-
 @dataclass(frozen=True)
 class Store:
     """One campaign's directory; open one with `resume_or_begin`."""
@@ -300,7 +278,8 @@ class Store:
 
         Raises `UsageError` where it has another plan, or is packed.
         """
-        with _locked(folder, fcntl.LOCK_EX):
+        busy = UsageError("another process begins a campaign", where=str(folder))
+        with locked(folder / LOCK, busy, patience=math.inf):
             last = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
             if last is None or new:
                 now = datetime.now()
@@ -320,7 +299,9 @@ class Store:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing, after removing the files of interrupted writes."""
-        with _locked(self.path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        what, remedy = "another process measures this campaign", "let it end, or use --new"
+        busy = UsageError(what, where=str(self.path), remedy=remedy)
+        with locked(self.path / LOCK, busy):
             shutil.rmtree(self.path / _PART, ignore_errors=True)
             stored = {path.name for path in self.path.glob("trials/*")}
             for path in [*self.path.rglob(".*.tmp"), *self.path.glob("samples.parquet/*")]:

@@ -12,7 +12,6 @@ from made_up import write
 from labkit import status, studies
 from labkit.errors import HostLost, LabkitError, RigInUse, TimeOver, UsageError
 from labkit.paths import project
-from labkit.rig import lock
 
 DONE = "ok,ok,ok,ok,ok,"
 
@@ -65,7 +64,7 @@ def test_a_study_is_executed_again_where_a_host_rebooted_or_the_rig_was_in_use(
         if errors:
             raise errors.pop(0)
 
-    monkeypatch.setattr(lock, "current_holder", lambda: next(holders))
+    monkeypatch.setattr(studies, "holder", lambda path: next(holders))
     monkeypatch.setattr(studies.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(studies.notebooks, "execute", execute)
     campaign(tmp_path / "echo", DONE + "ok")

@@ -307,7 +307,7 @@ def test_a_campaign_is_measured_by_one_process(store, tmp_path):
         part.mkdir()
         with pytest.raises(UsageError, match="another process measures") as caught, other.locked():
             pass
-        assert caught.value.why == f"process {os.getpid()} on {platform.node()}"
+        assert caught.value.why == f"process {os.getpid()} on {platform.node()} has it"
         assert part.exists()
     with other.locked():
         assert not part.exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import RigError
+from labkit.process import holder
 from labkit.rig import lock
 
 HOLD = """
@@ -42,10 +43,10 @@ def test_in_use_names_the_command(user: subprocess.Popen[str]) -> None:
         pass
     assert caught.value.why.startswith(f"process {user.pid} (-c ")
     assert ", since 20" in caught.value.why and "--wait" in caught.value.remedy
-    assert f"{lock.current_holder()} uses it" == caught.value.why
+    assert f"{holder(lock.LOCK)} has it" == caught.value.why
     user.kill()
     user.wait()
-    assert lock.current_holder() == ""
+    assert holder(lock.LOCK) == ""
 
 
 def test_the_rig_has_one_user_also_in_one_process(
