@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -60,6 +61,29 @@ def test_a_rig_file_is_that_of_the_working_directory(tmp_path, monkeypatch):
         assert str(tmp_path / "rig.toml") in str(found.exception)
 
 
+def page(*answers, **more):
+    """Return what a page hands over: verdicts and sentences."""
+    rows = [{"verdict": verdict, "sentence": text} for verdict, text in answers]
+    return {"page": "p.html", "rows": rows, **more}
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    """Runs that were measured, with the outcome of each and the pages that answer it."""
+    found = SimpleNamespace(runs=[], outcomes=[], pages=[])
+
+    def measure(run, **more):
+        found.runs.append(run)
+        if error := found.outcomes.pop(0):
+            raise error
+        return run.notebook
+
+    monkeypatch.setattr(studies, "measure", measure)
+    monkeypatch.setattr(data, "load", lambda folder: folder)
+    monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: found.pages.pop(0))
+    return found
+
+
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [
@@ -69,82 +93,48 @@ def test_a_rig_file_is_that_of_the_working_directory(tmp_path, monkeypatch):
         ([UsageError("in use")], 2),
     ],
 )
-def test_a_run_goes_on_after_a_failed_study(outcomes, code, monkeypatch):
-    todo = iter(outcomes)
-
-    def measure(run, **more):
-        if error := next(todo):
-            raise error
-        return run.notebook
-
-    monkeypatch.setattr(studies, "measure", measure)
+def test_a_run_goes_on_after_a_failed_study(outcomes, code, lab):
+    lab.outcomes = [*outcomes]
     names = ["cpu-quota", "rps"][: len(outcomes)]
     found = CliRunner().invoke(cli.app, ["run", *names, "-P", "tiny"])
-    assert found.exit_code == code and not [*todo]
+    assert found.exit_code == code and not lab.outcomes
     assert found.stdout.count(".ipynb\n") == outcomes.count(None)
 
 
-@pytest.mark.parametrize("over", [False, True])
-def test_a_study_is_measured_with_its_profile_and_answered(over, monkeypatch):
-    measured = []
+HERE = page(("differs", "a"), ("not measured", "b"))
 
-    def measure(run, **more):
-        measured.append(run)
-        if over:
-            raise TimeOver("trials are left")
 
-    rows = [{"verdict": "differs", "sentence": "a"}, {"verdict": "not measured", "sentence": "b"}]
-    page = {"page": "p.html", "rows": rows}
-    monkeypatch.setattr(studies, "measure", measure)
-    monkeypatch.setattr(data, "load", lambda folder: folder)
-    monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: [page])
+@pytest.mark.parametrize(
+    ("outcome", "pages", "code", "shown"),
+    [
+        (None, [HERE], 0, f"a\npage: {project('reports/p.html')}\n"),
+        (TimeOver("trials are left"), [HERE], 0, "trials are left"),
+        (None, [page(("not measured", "not in it"))], 0, "not in it\n"),
+        (None, [], 1, "nothing answers cpu-quota"),
+        (LabkitError("broken"), [HERE], 1, "broken"),
+    ],
+)
+def test_a_question_is_answered_or_not_with_the_reason(outcome, pages, code, shown, lab):
+    lab.outcomes, lab.pages = [outcome], [pages]
     found = CliRunner().invoke(cli.app, ["ask", "cpu-quota", "--new"])
-    answer = f"a\npage: {project('reports/p.html')}\n"
-    assert found.stdout == answer and ("trials are left" in found.stderr) == over
-    (run,) = measured
+    assert found.exit_code == code and shown in f"{found.output}{found.exception}"
+    (run,) = lab.runs
     assert run.notebook.stem == "20-cpu-quota"
     assert run.parameters["cells"] == "quotas" and run.parameters["new"]
 
 
-@pytest.mark.parametrize(
-    ("pages", "code", "words"),
-    [
-        ([], 1, "nothing answers cpu-quota"),
-        ([{"rows": [{"verdict": "not measured", "sentence": "not in it"}]}], 0, "not in it\n"),
-    ],
-)
-def test_a_question_without_an_answer_says_why(pages, code, words, monkeypatch):
-    monkeypatch.setattr(studies, "measure", lambda run, **more: None)
-    monkeypatch.setattr(data, "load", lambda folder: folder)
-    shown = [{"page": "p.html", **one} for one in pages]
-    monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: shown)
-    found = CliRunner().invoke(cli.app, ["ask", "cpu-quota"])
-    assert found.exit_code == code and words in f"{found.output}{found.exception}"
-
-
-def test_a_report_answers_each_study_when_it_was_measured(monkeypatch):
-    here = {"page": "p.html", "rows": [{"verdict": "differs", "sentence": "a"}]}
-    answers = iter([[here], [{"page": "q.html", "error": "why"}], [here]])
-    outcomes = iter([None, None, TimeOver("trials are left"), LabkitError("broken")])
-
-    def measure_all(runs, **more):
-        yield from zip(runs, outcomes, strict=False)
-
-    def report(*_, **__):
-        return [{**here, "source": "here"}, {**here, "source": "reference"}]
-
+def test_a_report_answers_each_study_when_it_was_measured(lab, monkeypatch):
+    lab.outcomes = [None, None, TimeOver("trials are left"), LabkitError("broken")]
+    lab.pages = [[HERE], [{"page": "q.html", "error": "why"}], [HERE]]
+    planned = studies.plan_runs
+    monkeypatch.setattr(studies, "plan_runs", lambda *given: planned(*given)[:4])
     monkeypatch.setattr("labkit.rig.auto", lambda: None)
-    monkeypatch.setattr(studies, "measure_all", measure_all)
-    monkeypatch.setattr(data, "load", lambda folder: folder)
-    monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: next(answers))
-    monkeypatch.setattr(publish, "report", report)
+    pages = [{**HERE, "source": "here"}, {**HERE, "source": "reference"}]
+    monkeypatch.setattr(publish, "report", lambda *_, **__: pages)
     found = CliRunner().invoke(cli.app, ["report", "--measure"])
-    assert found.exit_code == 1 and not [*outcomes, *answers]
-    assert [line[:7] for line in found.stdout.splitlines()] == [
-        *["a", "page: /"] * 2,
-        "a (refe",
-        "report:",
-    ]
+    assert found.exit_code == 1 and not [*lab.outcomes, *lab.pages]
+    shown = ["a", "page: /", "a", "page: /", "a (refe", "report:"]
+    assert [line[:7] for line in found.stdout.splitlines()] == shown
     for text in ("trials are left", "the page q.html failed", "broken"):
         assert text in found.stderr
 
