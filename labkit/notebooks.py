@@ -1,4 +1,4 @@
-"""Notebooks executed by papermill: parameters checked first, a time limit, failures kept."""
+"""Notebooks executed by papermill: parameters checked first, failures kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import json
 import logging
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,18 +45,11 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
             raise UsageError(what, remedy=f"write it as {types[name]}")
 
 
-def execute(
-    notebook: Path,
-    output: Path,
-    parameters: Mapping[str, Any],
-    *,
-    cwd: Path,
-    timeout: float = 3600.0,
-) -> None:
+def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path) -> None:
     """Execute a notebook in a kernel of this environment and the folder `cwd`; keep it as `output`.
 
-    An interrupt and the time limit (in s) interrupt the cell, which can still clean up. A notebook
-    that fails is kept as ``<output>.failed.ipynb``; an error of labkit is raised as itself.
+    An interrupt is one of the cell, which can still clean up. A notebook that fails is kept as
+    ``<output>.failed.ipynb``; an error of labkit is raised as itself.
     """
     check(notebook, parameters)
     import papermill  # slow to import
@@ -69,7 +61,6 @@ def execute(
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.stem}.unfinished.ipynb")
     failed = output.with_name(f"{output.stem}.failed.ipynb")
-    end, late = time.monotonic() + timeout, f"the notebook took longer than {timeout:g} s"
     try:
         papermill.execute_notebook(
             notebook,
@@ -84,22 +75,16 @@ def execute(
             ),
             # A kernel that takes the rig down when its client has gone would print a traceback.
             extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
-            timeout_func=lambda cell: max(1, int(end - time.monotonic())),
-            interrupt_on_timeout=True,
             iopub_timeout=GRACE,
-            error_on_timeout={"ename": "TimeoutError", "evalue": late, "traceback": [late]},
         )
     except BaseException as error:
         if unfinished.exists():
             unfinished.replace(failed)
         name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
         if name in ("Interrupted", "KeyboardInterrupt"):
-            # A cell that times out is interrupted, too; papermill counts whole seconds.
-            if time.monotonic() < end - 1:
-                # The task of the cell, which nobody awaits any more, ends with the kernel.
-                logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-                raise KeyboardInterrupt from error
-            name, text = "TimeoutError", late
+            # The task of the cell, which nobody awaits any more, ends with the kernel.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            raise KeyboardInterrupt from error
         place = failed if failed.exists() else notebook
         cell = f", cell [{error.exec_count}]" if hasattr(error, "exec_count") else ""
         raise _failure(name, str(text), f"{place}{cell}") from error

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 #: How often a study is executed where hosts are lost.
 _OPENINGS = 10
-#: Seconds that a notebook may take: the longest campaigns are measured in pieces.
-_LONGEST = 14 * 86_400.0
 #: Where campaigns of many rigs are collected, and in ``worker`` where workers keep theirs.
 FLEET = "data/local/fleet"
 #: The command line that measures a block.
@@ -130,7 +128,7 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
         while wait and holder(LOCK):
             time.sleep(1)
         try:
-            notebooks.execute(run.notebook, output, given, timeout=_LONGEST, cwd=project())
+            notebooks.execute(run.notebook, output, given, cwd=project())
             break
         except DryRun as plan:
             say(plan.what)

@@ -96,15 +96,13 @@ def test_a_notebook_runs_with_its_parameters_in_a_folder(write, tmp_path):
         ("import labkit.errors\nraise labkit.errors.RigError('w', why='a\\nb')", RigError, "a\nb"),
         ("import labkit.errors\nraise labkit.errors.Interrupted", KeyboardInterrupt, ""),
         ("import os\nos.kill(os.getpid(), 2)\nwhile True: pass", KeyboardInterrupt, ""),
-        ("while blocks: pass", LabkitError, "longer than"),
     ],
 )
 def test_a_notebook_that_fails_cleans_up_and_is_kept(source, raised, words, write, tmp_path):
     body = source.replace("\n", "\n    ")
     notebook = write(f"try:\n    {body}\nfinally:\n    open('down', 'w')", "open('on', 'w')")
-    timeout = 4 if words == "longer than" else 60
     with pytest.raises(raised) as caught:
-        execute(notebook, tmp_path / "out.ipynb", {}, cwd=tmp_path, timeout=timeout)
+        execute(notebook, tmp_path / "out.ipynb", {}, cwd=tmp_path)
     assert words in getattr(caught.value, "why", "")
     names = ["down", "n.ipynb", "out.failed.ipynb"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
