@@ -230,7 +230,7 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(own, tmp_pat
     own.reboot("sut", 5)
     said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said
-    assert "host sut has rebooted; the rig is opened again" in said
+    assert "the rig is opened again" in said
     campaign = load(data / "interference")
     planned = sum(map(len, campaign.plan["order"]))
     assert len(campaign.ok) == campaign.ok["trial"].nunique() == planned
