@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
 
-from labkit.analysis.claims import ALPHA, MARGIN, Evidence, Part, decide, load_papers
+from labkit.analysis.claims import ALPHA, MARGIN, Evidence, Part, decide, load_claims
 from labkit.analysis.stats import Floats, Numbers, holm, row
 from labkit.data import campaigns
 
@@ -118,7 +118,7 @@ def claim_shapes(data: Path) -> dict[str, list[Shape]]:
     """Return the shapes of the papers' claims on ratios, by kind of rule."""
     found: dict[str, list[Shape]] = {truth.kind: [] for truth in TRUTHS}
     measured = {one.study: Evidence(one) for one in campaigns(data)}
-    for claim in (claim for paper in load_papers() for claim in paper.claims):
+    for claim in load_claims():
         if claim.line or not (claim.to or claim.order):
             continue
         evidence = measured[claim.study]

@@ -305,7 +305,7 @@ def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
     from labkit.analysis import claims
     from labkit.data import refuse_unknown
 
-    known = [one.source for one in claims.load_papers()]
+    known = list(dict.fromkeys(one.source for one in claims.load_claims()))
     refuse_unknown("paper", paper, known)
     folders = [data] if data else [project("data/reference"), project("data/local")]
     rows = claims.ledger(*folders)

@@ -286,25 +286,29 @@ def combine(verdicts: Sequence[str], may_fail: int) -> str:
     return "cannot tell"
 
 
-@dataclass(frozen=True)
-class Paper:
-    """Claims of a paper and, as its file has them, the findings that rest on some of them."""
-
-    source: str
-    claims: list[Claim]
-    findings: dict[str, dict[str, Any]]
-
-
-def load_papers() -> list[Paper]:
-    """Return the claims of the papers in ``data/claims``."""
-    papers = []
+def _papers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the key of each paper, and its file in ``data/claims``."""
     for path in sorted((project("data") / "claims").glob("*.toml")):
-        data, claims = tomllib.loads(path.read_text()), []
+        yield path.stem, tomllib.loads(path.read_text())
+
+
+def load_claims() -> list[Claim]:
+    """Return the claims of all papers."""
+    claims = []
+    for source, data in _papers():
         for name, own in data["claim"].items():
-            row = {**data.get("default", {}), **own, "id": name, "source": path.stem}
+            row = {**data.get("default", {}), **own, "id": name, "source": source}
             claims.append(Claim(**{**row, "needs": _needs(row, data.get("needs", []))}))
-        papers.append(Paper(path.stem, claims, data.get("finding", {})))
-    return papers
+    return claims
+
+
+def load_findings() -> list[dict[str, Any]]:
+    """Return the findings of all papers, each with the claims that it rests on."""
+    return [
+        {"id": name, "source": source, **finding}
+        for source, data in _papers()
+        for name, finding in data["finding"].items()
+    ]
 
 
 def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -393,19 +397,18 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     DatasetError
         There is no campaign.
     """
-    papers, rows = load_papers(), []
+    claims, rows = load_claims(), list[dict[str, Any]]()
     for folder in folders or (project("data/reference"), project("data/local")):
         found = {study: Evidence(one) for study, one in by_study(folder).items()}
-        for paper in papers:
-            rows += [
-                {
-                    **evaluate(claim, found[claim.study]),
-                    "folder": str(relative(Path(folder), project())),
-                    "dataset": str(relative(found[claim.study].campaign.path, project())),
-                }
-                for claim in paper.claims
-                if claim.study in found
-            ]
+        rows += [
+            {
+                **evaluate(claim, found[claim.study]),
+                "folder": str(relative(Path(folder), project())),
+                "dataset": str(relative(found[claim.study].campaign.path, project())),
+            }
+            for claim in claims
+            if claim.study in found
+        ]
     if not rows:
         remedy = "measure one first: labkit run STUDY -P ask"
         where = ", ".join(map(str, folders))
@@ -444,13 +447,11 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     """
     first, latest = rows.drop_duplicates("id"), current(rows)
     table = []
-    for paper in load_papers():
-        for name, finding in paper.findings.items():
-            own, reference = (one[one["id"].isin(finding["claims"])] for one in (latest, first))
-            own = own if own["folder"].nunique() == 1 else reference
-            if len(own):
-                weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
-                row = {"id": name, "source": paper.source, **finding}
-                row["claims"] = ", ".join(finding["claims"])
-                table.append(row | dict(weakest[["verdict", "why", "needs", "dataset"]]))
+    for finding in load_findings():
+        own, reference = (one[one["id"].isin(finding["claims"])] for one in (latest, first))
+        own = own if own["folder"].nunique() == 1 else reference
+        if len(own):
+            weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
+            finding["claims"] = ", ".join(finding["claims"])
+            table.append(finding | dict(weakest[["verdict", "why", "needs", "dataset"]]))
     return pd.DataFrame(table)

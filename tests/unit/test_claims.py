@@ -287,7 +287,7 @@ def test_the_ledger_of_the_reference_is_as_committed():
 
 @pytest.mark.parametrize(("conditions", "metrics"), [(0.1, 1), (0.5, 1), (1, 0), (1, 0.5)])
 def test_every_claim_is_judged_on_a_part_of_its_campaign(conditions, metrics):
-    every = [claim for paper in claims.load_papers() for claim in paper.claims]
+    every = claims.load_claims()
     for study, campaign in by_study("data/reference").items():
         factors, trials = [*campaign.factors], campaign.trials
         levels = trials[factors].drop_duplicates()
@@ -303,14 +303,14 @@ def test_every_claim_is_judged_on_a_part_of_its_campaign(conditions, metrics):
 
 
 def test_every_claim_of_the_papers_has_one_rule_and_every_finding_its_claims():
-    for paper in claims.load_papers():
-        for claim in paper.claims:
-            rules = [claim.order, claim.line, claim.above, claim.below, claim.within, claim.size]
-            assert sum(bool(rule) for rule in rules) == 1, claim.id
-            low, high = claim.region
-            assert claim.id.startswith(f"{paper.source}-") and (low < high or math.isinf(low))
-            assert set(claim.needs) <= set(RULES), claim.id
-        known = {one.id for one in paper.claims}
-        assert all(known.issuperset(one["claims"]) for one in paper.findings.values())
-        assert {claim.explains for claim in paper.claims} <= {"", *known}
-        assert all(one["says"] and one["place"] for one in paper.findings.values())
+    every = claims.load_claims()
+    for claim in every:
+        rules = [claim.order, claim.line, claim.above, claim.below, claim.within, claim.size]
+        assert sum(bool(rule) for rule in rules) == 1, claim.id
+        low, high = claim.region
+        assert claim.id.startswith(f"{claim.source}-") and (low < high or math.isinf(low))
+        assert set(claim.needs) <= set(RULES), claim.id
+    known = {one.id for one in every}
+    assert {claim.explains for claim in every} <= {"", *known}
+    for finding in claims.load_findings():
+        assert finding["says"] and finding["place"] and known.issuperset(finding["claims"])
