@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -32,28 +31,17 @@ _CARRIES_ALL = 0.99
 _TICK = 1e6
 
 
-@dataclass(frozen=True)
 class _Rules:
     """Rules by their names in ``needs``, for a claim and the campaign that it is asked of.
 
     Each returns what lacks, or "". Those on trials are met where nothing was measured.
     """
 
-    claim: Claim
-    evidence: Evidence
-
-    @property
-    def _rig(self) -> dict[str, Any]:
-        return self.evidence.campaign.rig
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return self.evidence.campaign.settings
-
-    @property
-    def _cells(self) -> list[Cell]:
-        """Cells of the claim and of its baselines."""
-        return [*expand(self.claim.of), *self.claim.baselines]
+    def __init__(self, claim: Claim, evidence: Evidence) -> None:
+        self.claim, self.evidence, self.campaign = claim, evidence, evidence.campaign
+        #: Cells of the claim and of its baselines.
+        self.cells: list[Cell] = [*expand(claim.of), *claim.baselines]
+        self.rig, self.settings = self.campaign.rig, self.campaign.settings
 
     def _trials(self, cells: Sequence[Cell], *columns: str) -> pd.DataFrame:
         """Return columns of the successful trials of some cells, NaN where not measured."""
@@ -67,7 +55,7 @@ class _Rules:
 
     def _stable(self, role: str = "sut") -> Mapping[str, Any]:
         """Return the facts of a host that do not change while it runs."""
-        return dict(self.evidence.campaign.facts.get(role, {}).get("stable", {}))
+        return dict(self.campaign.facts.get(role, {}).get("stable", {}))
 
     @property
     def _cpus(self) -> int:
@@ -81,26 +69,26 @@ class _Rules:
 
     def own_cpus(self, wanted: int) -> str:
         """Require CPUs that the server's host shares with no other host."""
-        shared = self._rig["shared_kernel"]
-        here = len(parse_cpus(str(self._rig["cpu_map"].get("sut", "")))) if shared else self._cpus
+        shared = self.rig["shared_kernel"]
+        here = len(parse_cpus(str(self.rig["cpu_map"].get("sut", "")))) if shared else self._cpus
         return "" if here >= wanted else f"{wanted} CPUs of the server's host alone (here {here})"
 
     def hosts(self, wanted: int) -> str:
         # The host without an engine stands in for another one: no trial uses both.
-        here = len(self._rig["hosts"].keys() - {"clean"})
+        here = len(self.rig["hosts"].keys() - {"clean"})
         return "" if here >= wanted else f"{wanted} hosts (here {here})"
 
     def separate(self, wanted: str) -> str:
         """Require machines, kernels or CPU time that both ends have of their own."""
-        own = not self._rig["shared_kernel"]
-        own = own or (wanted, self._settings.get("receiving_cpu")) == ("cpu time", "own")
-        own = own and f"separate-{wanted.replace(' ', '-')}" not in self._rig["capabilities"]
+        own = not self.rig["shared_kernel"]
+        own = own or (wanted, self.settings.get("receiving_cpu")) == ("cpu time", "own")
+        own = own and f"separate-{wanted.replace(' ', '-')}" not in self.rig["capabilities"]
         return "" if own else f"separate {wanted} (here one kernel)"
 
     def link_gbit_per_s(self, wanted: float) -> str:
         """Require a link, whose rate is shaped, or that of the network cards."""
-        found = float(self._settings.get("link_gbit_per_s") or 0.0)
-        if not found and "nic-hardware" not in self._rig["capabilities"]:
+        found = float(self.settings.get("link_gbit_per_s") or 0.0)
+        if not found and "nic-hardware" not in self.rig["capabilities"]:
             cards = [self._stable(role).get("interfaces", {}) for role in ("generator", "sut")]
             speeds = [str(card.get("speed")) for host in cards for card in host.values()]
             rates = [re.fullmatch(r"(\d+)Mb/s", speed) for speed in speeds]
@@ -131,7 +119,7 @@ class _Rules:
         Else a condition carries all that it is offered.
         """
         names = ("payload_b", "packets_per_s", "sent_per_s", "offered_per_s")
-        found = self._by_condition(self._cells, *names)
+        found = self._by_condition(self.cells, *names)
         found = found[found["packets_per_s"] >= _CARRIES_ALL * found["sent_per_s"]]
         for payload, rate in wanted.items():
             here = found.loc[found["payload_b"] == int(payload), "offered_per_s"].min()
@@ -140,7 +128,7 @@ class _Rules:
         return ""
 
     def samples(self, wanted: int) -> str:
-        here = self._trials(self._cells, "n_samples")["n_samples"].min()
+        here = self._trials(self.cells, "n_samples")["n_samples"].min()
         return f"{wanted:,} samples a trial (here {here:,.0f})" if here < wanted else ""
 
     def regime(self, wanted: Mapping[str, float]) -> str:
@@ -154,13 +142,13 @@ class _Rules:
         return ""
 
     def weave(self, wanted: str) -> str:
-        routers = {*self._trials(self._cells, "router")["router"].dropna()} - {""}
+        routers = {*self._trials(self.cells, "router")["router"].dropna()} - {""}
         here = " and ".join(sorted(routers))
         return "" if routers <= {wanted} else f"Weave Net with its data path {wanted} (here {here})"
 
     def _of_all(self) -> list[str]:
         """Return what any claim's trials need: no limit of the load generator, queue or timer."""
-        value, cells, found = self.claim.value, self._cells, []
+        value, cells, found = self.claim.value, self.cells, []
         saturated = "loaded_saturated" if value.startswith("loaded_") else "saturated"
         if self._by_condition(cells, saturated, of="mean")[saturated].max() > SATURATED_SHARE:
             found.append("a load generator that is not the limit itself")
@@ -174,7 +162,7 @@ class _Rules:
                 )
         if "_ns" in value and (self.claim.to or self.claim.order):
             trials = self._trials(cells, "application", "placement", value)
-            loads = trials["application"].map(self._settings.get("tools", {}))
+            loads = trials["application"].map(self.settings.get("tools", {}))
             medians = trials[loads == "wrk2"].groupby("placement")[value].median()
             if medians.max() - medians.min() < _TICK:
                 tick = words.amount(_TICK, value)
