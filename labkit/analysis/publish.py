@@ -59,8 +59,6 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
     the campaigns in `data`; by default a study is shown with a campaign of at least 6 complete
     blocks that was measured here, else with the reference. `say` takes a line of progress.
     """
-    from tqdm import tqdm
-
     from labkit.analysis import claims
 
     home, folder = project(), folder.absolute()
@@ -76,7 +74,8 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
         shown |= {n: one for n, one in found.items() if one.complete_blocks >= _ENOUGH}
     answers = _build(folder, home / "notebooks/90-ledger.ipynb", given)
     # One after another: the samples in two kernels would need more than 1 GB.
-    for study in tqdm(sorted(shown), unit="study", disable=None):
+    for study in sorted(shown):
+        say(f"analysing {study}")
         answers += study_pages(folder, shown[study], **given)
     answers.sort(key=lambda one: str(one["page"]))
     handed.write_text(json.dumps(answers, indent=1, sort_keys=True))
