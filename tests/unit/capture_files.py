@@ -32,11 +32,8 @@ def message(number: int, size: int = 14, **addresses: str) -> bytes:
     return ethernet(ipv4(udp(payload), **addresses))
 
 
-def pcap(
-    packets: Iterable[Stamped], *, magic: int = 0xA1B23C4D, link: int = 1, snaplen: int = 262_144
-) -> bytes:
-    made = [struct.pack("<IHHiIII", magic, 2, 4, 0, 0, snaplen, link)]
+def pcap(packets: Iterable[Stamped]) -> bytes:
+    made = [struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1)]
     for time, packet in packets:
-        kept = packet[:snaplen]
-        made += [struct.pack("<IIII", *divmod(time, 10**9), len(kept), len(packet)), kept]
+        made += [struct.pack("<IIII", *divmod(time, 10**9), len(packet), len(packet)), packet]
     return b"".join(made)

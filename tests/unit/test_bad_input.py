@@ -1,15 +1,13 @@
-"""Damaged texts and captures are read or refused with an error of labkit, and never crash.
+"""Damaged texts are read or refused with an error of labkit, and never crash.
 
 ``LABKIT_EXAMPLES=5000`` tries that many of each kind.
 """
 
-import capture_files
 import pytest
 from damaged import damaged, survives
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import pcap
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
@@ -32,14 +30,3 @@ def test_damaged_texts_are_read_or_refused(name, data, tmp_path):
     text, read = TEXTS[name]
     changed = data.draw(damaged(text))
     survives(lambda: read(changed, tmp_path))
-
-
-@given(data=st.data())
-def test_damaged_captures_are_read_or_refused(data):
-    packets = [(10**18 + n, capture_files.message(n, 20 + n)) for n in range(3)]
-    whole = bytearray(capture_files.pcap(packets))
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(whole)))
-        whole[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=8))
-    summary = "3 packets captured\n0 packets dropped by kernel\n"
-    survives(lambda: pcap.pair(*[pcap.read(bytes(whole), summary).packets] * 2))

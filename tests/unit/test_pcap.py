@@ -1,4 +1,4 @@
-"""Captures: exact times, headers, truncation and damage; pairs; drops."""
+"""Captures: exact times, headers, truncation; pairs; drops."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CLOSING = """tcpdump: listening on lo, link-type EN10MB (Ethernet), snapshot len
 NO_DROPS = CLOSING.format(3, "s", 3, 0)
 
 
-def read(frames, summary=NO_DROPS, **options):
+def read(frames, summary=NO_DROPS):
     """Return a capture of frames, one every ns."""
     stamped = [(START + at, frame) for at, frame in enumerate(frames)]
-    return pcap.read(files.pcap(stamped, **options), summary)
+    return pcap.read(files.pcap(stamped), summary)
 
 
 def packets(pairs, frame=message):
@@ -48,16 +48,6 @@ def test_a_file_cut_anywhere_in_its_last_packet_keeps_the_whole_ones():
     assert read([]).flags == ("empty: no packet was captured",) and read([]).packets.empty
 
 
-EMPTY, OTHER = files.pcap([]), [files.pcap([], link=105), files.pcap([], magic=0xA1B2C3D4)]
-
-
-@pytest.mark.parametrize("data", [b"15:01 IP 198.18.0.1", EMPTY[:23], *OTHER])
-def test_other_files_are_errors_that_show_their_first_bytes(data):
-    with pytest.raises(ToolOutput) as caught:
-        pcap.read(data, NO_DROPS)
-    assert data[:8].hex(" ") in caught.value.why and caught.value.remedy
-
-
 DATAGRAM = udp(b"0123456789", 1_234, 5_678)
 
 
@@ -67,63 +57,46 @@ def test_fields_are_those_that_were_written_and_all_else_is_flagged():
         ethernet(ipv4(DATAGRAM, first=0x46)),  # a longer header
         ethernet(ipv4(DATAGRAM, part=0x2000)),  # fragments
         ethernet(ipv4(DATAGRAM, part=0x0008)),
-        ethernet(ipv4(bytes(40), protocol=6, total=0)),  # TCP before an offload
-        ethernet(ipv4(DATAGRAM, total=37)),  # longer than its packet
-        ethernet(ipv4(udp(b"")[:4] + bytes(4))),  # shorter than its own header
     ]
     whole = ethernet(ipv4(DATAGRAM, src=SERVER, dst="255.255.255.255"))
     found = read([whole, ethernet(ipv4(udp(b"abc"))), *others])
-    assert found.flags == ("undecoded: 7 packets are not whole datagrams of UDP",)
+    assert found.flags == ("undecoded: 4 packets are not whole datagrams of UDP",)
     first, second, *rest = found.packets.drop(columns="time_ns").to_numpy().tolist()
     number = int.from_bytes(b"01234567")
-    assert first == [0xC6120002, 0xFFFFFFFF, 1_234, 5_678, 10, number, True]
-    assert second == [0xC6120001, 0xC6120002, 40_000, 11_111, 3, 0, False]
-    assert rest == [[0] * 6 + [False]] * 7
+    assert first == [0xC6120002, 0xFFFFFFFF, 1_234, 5_678, number, 10]
+    assert second == [0xC6120001, 0xC6120002, 40_000, 11_111, 0, 3]
+    assert rest == [[0] * 6] * 4
     merged = "merged: 1 datagrams are longer than a frame, by an offload"
     assert read([message(1, 1472), message(2, 4000)]).flags == (merged,)
 
 
-@pytest.mark.parametrize("snaplen", [41, 42, 49, 50])
-def test_the_rest_of_a_packet_is_not_taken_from_the_next_one(snaplen):
-    number = 0x0102030405060708
-    for frames in ([message(number, 200)], [message(number, 200), message(1)]):
-        first = read(frames, snaplen=snaplen).packets.iloc[0]
-        assert first["size"] == (200 if snaplen >= 42 else 0)
-        assert (first["numbered"], first["number"]) == (snaplen >= 50, number * (snaplen >= 50))
-
-
-def plain(arrivals, departures, longest, in_turn):
-    """Pair as `pair` says that it does, with a dict and no array; return pairs and repeated."""
-    by_key, repeated, pairs = {}, set(), {}
-    for index, (time, key) in enumerate(arrivals):
-        by_key.setdefault(key * (not in_turn), []).append((time, index))
-    for places in by_key.values():
-        for (t, i), (u, j) in ((a, b) for a in places for b in places):
-            if i != j and abs(t - u) <= longest and not in_turn:
-                repeated.add(i)
+def plain(arrivals, departures, in_turn):
+    """Pair as `pair` says that it does, with a dict and no array."""
+    pairs = {}
     for time, key in sorted(departures, key=lambda one: one[0]):
-        before = [t for t in by_key.get(key * (not in_turn), []) if time - longest <= t[0] <= time]
-        if before and max(before)[1] not in repeated:
+        before = [
+            (t, index)
+            for index, (t, other) in enumerate(arrivals)
+            if t <= time and (in_turn or other == key)
+        ]
+        if before:
             pairs.setdefault(max(before)[1], time)
-    found = sorted((arrivals[at][0], time - arrivals[at][0]) for at, time in pairs.items())
-    return found, len(repeated)
+    return sorted((arrivals[at][0], time - arrivals[at][0]) for at, time in pairs.items())
 
 
 events = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)), max_size=25)
 
 
 @settings(max_examples=200, deadline=None)
-@given(arrivals=events, departures=events, longest=st.integers(1, 12), in_turn=st.booleans())
-def test_pairs_are_those_of_a_dict(arrivals, departures, longest, in_turn):
-    both = packets(arrivals), packets(departures, reply)
-    found, flags = pcap.pair(*both, longest_ns=longest, in_turn=in_turn)
-    pairs, repeated = plain(arrivals, departures, longest, in_turn)
+@given(arrivals=events, departures=events, in_turn=st.booleans())
+def test_pairs_are_those_of_a_dict(arrivals, departures, in_turn):
+    found, flags = pcap.pair(packets(arrivals), packets(departures, reply), in_turn=in_turn)
+    pairs = plain(arrivals, departures, in_turn)
     times = (found["time_ns"] - START).tolist()
     assert sorted(zip(times, found["residence_ns"], strict=True)) == pairs
     assert times == sorted(times)
     # Each packet that is not paired is counted once.
-    counts = {"lost": len(arrivals) - len(pairs) - repeated, "repeated": repeated}
-    counts["unmatched"] = len(departures) - len(pairs)
+    counts = {"lost": len(arrivals) - len(pairs), "unmatched": len(departures) - len(pairs)}
     shown = (flag.split()[:2] for flag in flags)
     assert {name.rstrip(":"): int(count) for name, count in shown} == {
         name: count for name, count in counts.items() if count
@@ -137,8 +110,6 @@ def test_a_client_that_starts_over_is_distinguished_by_time():
     found, flags = pcap.pair(packets(arrivals), packets(departures[:4] + departures[8:], reply))
     assert found["residence_ns"].tolist() == [300 + n for n in range(12) if not 4 <= n < 8]
     assert flags == ("lost: 4 arrivals did not leave",)
-    one = read([ethernet(ipv4(udp(b"same")))] * 3).packets
-    assert pcap.pair(one, one)[1][0] == "without number: 3 arrivals have none in the capture"
 
 
 def test_large_numbers_that_differ_a_little_are_not_taken_for_one():
@@ -148,15 +119,10 @@ def test_large_numbers_that_differ_a_little_are_not_taken_for_one():
 
 
 def test_packets_that_tcpdump_dropped_are_counted_and_flagged():
-    # Counts that it gave when asked, on the way, are not the last ones.
-    asked = "tcpdump: 7 packets captured, 8 packets received by filter, "
-    text = f"{asked}9 packets dropped by kernel\n{CLOSING.format(1537, 's', 2023, 477)}"
+    text = CLOSING.format(1537, "s", 2023, 477)
     found = read([message(1)], f"{text}12 packets dropped by interface\n")
     assert found.dropped == 489
     assert found.flags[0].startswith("lossy capture: 477 of 2014 packets")
     assert read([message(1)], CLOSING.format(1, "", 2, 0)).flags == ()
-    cut = NO_DROPS.partition("received")[0]
-    for text in ("", cut, CLOSING.format("1,537", "s", 5, 0), CLOSING.format(5, "s", 5, "-5")):
-        with pytest.raises(ToolOutput) as caught:
-            read([message(1)], text)
-        assert (text.strip() or "(nothing)")[-20:] in caught.value.why and caught.value.remedy
+    with pytest.raises(ToolOutput, match="did not end by itself"):
+        read([message(1)], "tcpdump: listening on lo\n")
