@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -95,7 +94,7 @@ def app() -> None:
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line, turning errors into a message and an exit code."""
     try:
-        with ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+        with ended_as_by_ctrl_c():
             app.main(args=argv, prog_name="labkit", standalone_mode=False)
     except click.ClickException as error:
         error.show()

@@ -39,11 +39,6 @@ def open_progress() -> TextIO | None:
         return None
 
 
-def boot() -> str:
-    """Return the identifier of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 @contextmanager
 def locked(
     path: Path, busy: LabkitError, *, patience: float = 0.0, words: str = ""
@@ -85,17 +80,17 @@ def holder(path: Path) -> str:
 
 
 @contextmanager
-def ended_as_by_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
-    """Let signals raise `KeyboardInterrupt` in a ``with`` block, as Ctrl-C does.
+def ended_as_by_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `KeyboardInterrupt` in a ``with`` block, as Ctrl-C does.
 
-    Schedulers send SIGTERM and a closed terminal SIGHUP, which by default end a process without any
-    cleanup. Further signals after the first are ignored, so that cleanup is not interrupted.
+    Schedulers send the one and a closed terminal the other, which by default end a process without
+    any cleanup. Further signals after the first are ignored, so that cleanup is not interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    interrupt = signal.getsignal(signal.SIGINT)
+    both, interrupt = (signal.SIGTERM, signal.SIGHUP), signal.getsignal(signal.SIGINT)
+    handled = [number for number in both if signal.getsignal(number) is signal.SIG_DFL]
 
     def stop(number: int, frame: FrameType | None) -> None:
         for other in (*handled, signal.SIGINT):

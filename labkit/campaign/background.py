@@ -94,7 +94,7 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
         yield Prestarted(client, host, folder, time.monotonic() + sleep.seconds, why)
     finally:
         # A stopped process does not react to SIGTERM.
-        Job(host, folder).remove(grace=0.0)
+        Job(host, folder).stop(0.0, remove=True)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Ch
         churn.count = len(job.stdout().splitlines())
         churn.why = job.stderr().strip()[-200:]
     finally:
-        Job(target.host, instance.folder).remove()
+        Job(target.host, instance.folder).stop(remove=True)
         RUNTIMES["docker"].stop(instance)
     trial.counters["churn_containers"] = float(churn.count)
     if not churn.count or churn.why:
@@ -160,7 +160,7 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
             captured.packets = gzip.decompress(base64.b64decode(fetched))
             captured.summary = job.stderr()
         finally:
-            Job(host, folder).remove()
+            Job(host, folder).stop(remove=True)
 
 
 def in_class(client: Client, argv: Sequence[str]) -> list[str]:

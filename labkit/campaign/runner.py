@@ -34,12 +34,10 @@ import tqdm
 import tqdm.auto
 from numpy.typing import NDArray
 
-from labkit.campaign.treatments import CpuSpeed
 from labkit.campaign.trial import Trial
 from labkit.data import FORMAT, load
 from labkit.design import Condition, digest, refuse_to_mix
 from labkit.errors import CpusDisturbed, HostLost, HostUnreachable, LabkitError, UsageError
-from labkit.hosts.cache_line import least_read
 from labkit.placement import format_cpus
 from labkit.process import announce, locked, open_progress
 from labkit.rig import Rig
@@ -92,11 +90,8 @@ class Runner:
         self._boots = {role: boot for role, boot in boots.items() if boot}
         session = self.store.session(plan.facts, " ".join(sorted({*self._boots.values()})))
         # One that begins with disturbed CPUs has nothing else to compare them with.
-        plan.rig.nearest_ns = min(plan.rig.nearest_ns, least_read(rows))
-        times = [row["reference_ns"] for row in rows if "reference_ns" in row]
         for treatment in plan.study.treatments.values():
-            if isinstance(treatment, CpuSpeed):
-                treatment.least_ns = min([treatment.least_ns, *times])
+            treatment.resume(rows)
         total, done = len(plan.design), len(measured)
         with progress(plan.study.name, total, done) as bar, pinned_to_harness(plan.rig):
             try:

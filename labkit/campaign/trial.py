@@ -21,13 +21,11 @@ from labkit.campaign.window import Facts, Kernel, Load, Window
 from labkit.design import Condition, call, level_label
 from labkit.errors import CpusDisturbed, LabkitError, UsageError
 from labkit.hosts import Host, Settings
-from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import RUNTIMES, Server, placed
-from labkit.runtimes.base import reached_at
-from labkit.runtimes.verify import COUNTED, check_translated
+from labkit.runtimes import RUNTIMES, Instance, Server, placed
+from labkit.runtimes.base import COUNTED, check_translated, reached_at
 from labkit.tools.base import Client, Measurement
 from labkit.tools.parsing import NOT_REACHED, paused
 
@@ -274,9 +272,9 @@ class Trial:
         self.keep_command(workload.argv)
         roles = (role for role, host in self.rig.hosts.items() if host is target.host)
         label = self.label if name == "server" else f"{self.label}-{name}"
-        options: dict[str, Any] = {"label": label, "logs": self.logs, "name": name}
-        options["cpus"] = cpus or self.cpus(next(roles, "sut"))
-        return placed(RUNTIMES[placement.runtime], target, placement, workload, **options)
+        cpus = cpus or self.cpus(next(roles, "sut"))
+        instance = Instance(target, placement, workload, cpus, label)
+        return placed(RUNTIMES[placement.runtime], instance, self.logs, name)
 
     def measure(self, client: Client, *, inside: Server | None = None) -> Measurement:
         """Run a client inside a placement, or on the generator, and sleep until it has ended."""
@@ -310,11 +308,12 @@ class Trial:
             kernel.readings[name] = {**server.reading, **namespace}
         for treatment, level in self._applied():
             treatment.ready(self.rig, level)
+        line: list[int] = []
         for treatment, level in self._applied():
             treatment.begin(self.rig, level)
-        timing = self.rig.cache_line_command(PERIOD)
+            line += treatment.line(self.rig)
         options: dict[str, Any] = {"folder": folder, "label": self.label, "seen": self._seen}
-        found = window.measure(loads, [*kernels.values()], cache_line=timing, **options)
+        found = window.measure(loads, [*kernels.values()], line=line, **options)
         self.flag(*found.flags)
         self.logs |= {n: text for n, text in found.texts.items() if n.endswith((".out", ".err"))}
         self._seen = found.after
@@ -339,12 +338,12 @@ class Trial:
                 for column in ("group_cpu_ns", "group_cpu_use"):
                     counted.pop(f"{prefix}{column}", None)
         self.counters |= counted
-        self.counters |= self.rig.cache_line_of(found.texts["line"])
         for one in measurements.values():
             self.counters |= one.mechanisms
             times = [one.samples[name] for name in ("start_ns", "end_ns") if name in one.samples]
             self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
         for treatment, level in self._applied():
+            self.counters |= treatment.timed(found.line)
             self.flag(*treatment.check(level, self.counters))
         self.flag(*flags, *window.validity(self.counters))
         self._check_used(found, clients)

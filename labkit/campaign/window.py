@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.hosts import Host, Job, Result, agent, script
-from labkit.hosts.cache_line import CPUS_APART, share_no_cache
 from labkit.placement import cpu_set, parse_cpus
-from labkit.runtimes import Server, verify
+from labkit.runtimes import Server, base
 from labkit.tools.base import Client
 
 #: Seconds after a window's end within which labkit knows of it, also on a busy machine.
@@ -110,7 +109,7 @@ class Window:
 
     #: The job, with the status of the first load that failed, and the errors of all.
     job: Result
-    #: ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load, and ``line``, of a cache line.
+    #: ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load.
     texts: dict[str, str]
     #: Clients as they ended, empty where that is not known.
     ends: dict[str, dict[str, Any]]
@@ -119,6 +118,8 @@ class Window:
     after: Facts
     #: Interruptions of the harness, in words.
     flags: Sequence[str] = ()
+    #: The times of a cache line, in ns.
+    line: Sequence[float] = ()
 
 
 def measure(
@@ -127,14 +128,13 @@ def measure(
     *,
     folder: str,
     label: str,
-    cache_line: Sequence[str] = (),
+    line: Sequence[int] = (),
     seen: Facts | None = None,
 ) -> Window:
     """Run loads at the same time on the first kernel's host, and sleep until all have ended.
 
-    `folder` is a directory of the host that exists during the window; `cache_line` is the command
-    that times a cache line until SIGTERM (`labkit.Rig`); what was `seen` already is not observed
-    again before it.
+    `folder` is a directory of the host that exists during the window; `line` are two CPUs between
+    which a cache line is timed; what was `seen` already is not observed again before it.
     """
     own, *others = kernels
     limit, before = 2 * max(load.client.seconds for load in loads) + 20, dict(seen or {})
@@ -142,7 +142,7 @@ def measure(
     place: dict[str, Any] = {"folder": folder, "folders": made}
     logs = {f"{load.name}.log": (load.log, load.client.log_rows or 0) for load in loads}
     runs = {load.name: (load.outside or load.cpus, list(load.argv)) for load in loads}
-    job: dict[str, Any] = {"places": own.places, "cache_line": list(cache_line), "loads": runs}
+    job: dict[str, Any] = {"places": own.places, "cpus_of_line": line, "loads": runs}
     try:
         for kernel in others:
             before |= kernel.observe(before)
@@ -160,7 +160,7 @@ def measure(
         for kernel in others:
             after |= kernel.observe()
     except BaseException:
-        Job(own.host, folder).remove()
+        Job(own.host, folder).stop(remove=True)
         raise
     # The agent has read the ends of its own children.
     own.before, own.after, texts, ends = ran["before"], ran["after"], left["texts"], ran["ends"]
@@ -170,7 +170,8 @@ def measure(
     stderr = "\n".join(filter(None, (texts[f"{load.name}.err"] for load in loads))).strip()
     done = Result(("job",), own.host.name, ran["status"], "", stderr, ran["seconds"], ran["late"])
     stopped = f"labkit or its machine was stopped for {late:.0f} s in the window or just after it"
-    return Window(done, texts, ends, before | ran["seen"], after, [stopped] * (late > LATE))
+    flags = [stopped] * (late > LATE)
+    return Window(done, texts, ends, before | ran["seen"], after, flags, ran["line"])
 
 
 def guarded(argv: Sequence[str]) -> list[str]:
@@ -237,7 +238,7 @@ def check_unchanged(found: Window, loads: Sequence[Load], servers: Mapping[str, 
                 for fact, text in server.verification.items()
                 if not fact.endswith("of the host") and not fact.startswith("setting ")
             }
-        verify.check_unchanged(name, first, last)
+        base.check_unchanged(name, first, last)
     ends = ((load, found.ends.get(load.name)) for load in loads)
     raise_changed([text for load, end in ends if end for text in problems_of(load, end)])
 
@@ -245,7 +246,7 @@ def check_unchanged(found: Window, loads: Sequence[Load], servers: Mapping[str, 
 def raise_changed(changes: list[str]) -> None:
     """Raise `ManipulationError` if there are any changes."""
     why = "something other than this trial has changed it"
-    verify.raise_different("the trial was not as set up in the window", changes, why=why)
+    base.raise_different("the trial was not as set up in the window", changes, why=why)
 
 
 def boot_time() -> float:
@@ -411,8 +412,6 @@ def validity(counters: Mapping[str, float]) -> list[str]:
     flags = []
     if counters.get("steal_worst", 0) > _STEAL:
         flags.append(f"steal {counters['steal_worst']:.1%} of a CPU")
-    if share_no_cache(counters):
-        flags.append(CPUS_APART)
     if counters.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{counters['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
     cpus = sum(re.fullmatch(r"cpu\d+_idle", name) is not None for name in counters)

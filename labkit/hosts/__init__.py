@@ -1,8 +1,16 @@
 """Machines under control: running commands, detached jobs, facts, and journalled settings."""
 
-from labkit.hosts.host import Host, LocalHost, Result, SshHost, script
-from labkit.hosts.jobs import Job, labelled, start_job, stop_labelled
-from labkit.hosts.settings import Settings, restore
+from labkit.hosts.host import (
+    Host,
+    Job,
+    LocalHost,
+    Result,
+    Settings,
+    SshHost,
+    script,
+    start_job,
+    stop_labelled,
+)
 
 __all__ = [
     "Host",
@@ -11,8 +19,6 @@ __all__ = [
     "Result",
     "Settings",
     "SshHost",
-    "labelled",
-    "restore",
     "script",
     "start_job",
     "stop_labelled",

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
+import mmap
 import os
 import platform
 import re
@@ -21,7 +23,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 #: The program of ``python3 -ISc``. The request has this file compiled, for hosts with the same
 #: version of Python, since that takes longer than most calls; and its source, for others.
@@ -33,6 +35,8 @@ BOOT = (
 )
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
+#: The journal of settings; what labkit has set must stay so.
+JOURNAL = "/var/lib/labkit/journal"
 #: The device by which a program requests that CPUs wake up within a time.
 BOOT_ID, LATENCY = "/proc/sys/kernel/random/boot_id", "/dev/cpu_dma_latency"
 #: The flag of a network namespace for ``setns``.
@@ -213,10 +217,7 @@ def _members(mark: str, session: int = 0) -> Processes:
     """Return the processes with a mark in their environment, or in a session."""
     # The ancestors of this process may have the label of what called them. Servers that show a
     # title, such as nginx, overwrite their environment.
-    spared, ancestor, found = set(), os.getpid(), []
-    while ancestor:
-        spared.add(ancestor)
-        ancestor = int((_stat(f"/proc/{ancestor}") or ["", "0"])[1])
+    spared, found = [os.getpid(), *_ancestors(os.getpid())], []
     for pid in _processes():
         fields, variables = _stat(f"/proc/{pid}"), "\0" + read(f"/proc/{pid}/environ")
         if pid in spared or not fields or fields[0] == "Z":
@@ -271,8 +272,14 @@ def pending(journal: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in read(f"{journal}/journal").splitlines()]
 
 
-def restore(journal: str, label: str = "", gone: bool = False) -> list[str]:
-    """Undo the settings whose labels begin so, the last one first; return the outcome of each."""
+def restore(label: str = "", journal: str = JOURNAL, gone: bool = False) -> list[str]:
+    """Undo the settings whose labels begin so, the last one first; return the outcome of each.
+
+    It is ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer exists,
+    or the host has rebooted since; ``conflict``, somebody else has changed it; or ``failed``. The
+    last two stay in the journal, and are not raised. Settings of networks are only forgotten if
+    their namespaces are `gone`. Restoring may be interrupted and repeated.
+    """
     outcomes, kept = [], []
     if not pending(journal):
         return []
@@ -451,11 +458,7 @@ def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "")
     volatile = {
         "boot_id": read(BOOT_ID),
         "uptime_s": float(read("/proc/uptime").split()[0]),
-        "load": read("/proc/loadavg"),
-        "memory_available": memory["MemAvailable"],
         "unions": [name for name, able in unions.items() if able],
-        # Some drivers adapt it to the load.
-        "coalescing": {name: _pairs(_printed("ethtool", "-c", name)) for name in interfaces},
     }
     return {"stable": stable, "volatile": volatile}
 
@@ -536,7 +539,7 @@ def run_window(
     folders: list[str],
     readings: Readings,
     places: dict[str, int],
-    cache_line: list[str],
+    cpus_of_line: list[int],
     loads: dict[str, tuple[str, list[str]]],
 ) -> dict[str, Any]:
     """Observe placements and host, and run loads at the same time between two snapshots.
@@ -544,7 +547,7 @@ def run_window(
     Return these, the ends of loads, the status of the first that failed, whether they had to be
     ended after `seconds`, and how long window and call took. A load is a CPU list and a command;
     its output is in `folder`. `folders` are made for logs, where nobody else can prepare or read
-    them. `cache_line` is a command that runs until SIGTERM and prints once before the loads begin.
+    them. `cpus_of_line` are those of a `cache_line` just before the loads and just after them.
     """
     called, seen = time.monotonic(), observe_all(readings)
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -552,10 +555,7 @@ def run_window(
         Path(path).mkdir(mode=0o700)
     os.chdir(folder)
     os.environ.update({LABEL: label, JOB: folder})
-    began = time.monotonic()
-    with Path("line").open("wb") as line:
-        timing = subprocess.Popen(cache_line or ["true"], stdout=line, stderr=subprocess.DEVNULL)
-    _until(lambda: Path("line").stat().st_size or timing.poll() is not None)
+    line, began = cache_line(cpus_of_line), time.monotonic()
     before, free = snapshot(places, before=True), os.sched_getaffinity(0)
     jobs: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -573,11 +573,9 @@ def run_window(
     signal.setitimer(signal.ITIMER_REAL, seconds)
     ends = {name: end_of(job.pid) for name, job in jobs.items()}
     late = signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0
-    timing.terminate()
-    after = snapshot(places, before=False)
-    timing.wait()
-    ended = time.monotonic()
+    after, ended = snapshot(places, before=False), time.monotonic()
     return {
+        "line": line + cache_line(cpus_of_line),
         "seen": seen,
         "before": before,
         "after": after,
@@ -585,8 +583,79 @@ def run_window(
         "late": late,
         "status": next(filter(None, [status_of(job.wait()) for job in jobs.values()]), 0),
         "seconds": ended - began,
-        "took": ended - called,
+        "took": time.monotonic() - called,
     }
+
+
+#: Round trips of a mean, means of a timing, and means of the time that Python takes.
+TRIPS, CHUNKS, OWN = 50, 20, 400
+#: Words of memory that both ends share. A global, as it was for the timings that the thresholds of
+#: `labkit.campaign.treatments` come from: as an argument, it would be read in less time.
+SHARED = memoryview(mmap.mmap(-1, 4096)).cast("q")
+#: Besides the first, by which ends exchange: the result's in ps, and of each end, all on cache
+#: lines of their own.
+RESULT, ENDS = 192, (64, 128)
+
+
+def cache_line(cpus: list[int]) -> list[float]:
+    """Return the time of a cache line from one of two CPUs to the other and back in ns, if any.
+
+    That is the least of means of 50 round trips, as an interrupt makes a mean longer. It is not
+    taken where the kernel does not say that the CPUs share a cache, and on processors other than
+    AMD's, nor where an end does not meet the other within a second.
+    """
+    if not cpus or not _share_in_groups(*cpus):
+        return []
+    SHARED[0], SHARED[RESULT], began = 0, -1, time.monotonic() + 0.02
+    for pid in [os.fork() or _be_end(end, cpu, began) for end, cpu in enumerate(cpus)]:
+        os.waitpid(pid, 0)
+    return [SHARED[RESULT] / 1000] if SHARED[RESULT] >= 0 else []
+
+
+def _share_in_groups(ours: int, other: int) -> bool:
+    shared: set[int] = set()
+    for text in files(f"{CPUS}/cpu{ours}/cache/index*/shared_cpu_list").values():
+        shared |= _cpus_of(text)
+    # Only AMD's cores share their last-level cache in groups (CCX). In one cache a socket, the time
+    # depends on where two cores are, so that a shared cache cannot be told from none.
+    vendor = re.search("vendor_id.*(AuthenticAMD|HygonGenuine)", read("/proc/cpuinfo"))
+    return other in shared and vendor is not None
+
+
+def _be_end(end: int, cpu: int, began: float) -> NoReturn:
+    """Exchange the line as one of its ends, above what else runs on the CPU."""
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(1)
+        os.sched_setaffinity(0, [cpu])
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        time.sleep(max(began - time.monotonic(), 0))
+        # What Python itself takes is subtracted: the same loop where the answer is there already,
+        # at both ends at the same time, since their CPUs may be threads of one core.
+        own = 2 * _least(ENDS[end], 0, OWN)
+        if end == 0:
+            SHARED[RESULT] = round(1000 * max(_least(0, 1, CHUNKS) - own, 0))
+        else:
+            for number in range(1, 2 * TRIPS * CHUNKS, 2):
+                while SHARED[0] != number:
+                    pass
+                SHARED[0] = number + 1
+    finally:
+        os._exit(0)
+
+
+def _least(word: int, answer: int, chunks: int) -> float:
+    """Write numbers to a word, wait for the answer to each; return the least mean in ns."""
+    best = math.inf
+    for start in range(1, 2 * TRIPS * chunks, 2 * TRIPS):
+        began = time.perf_counter_ns()
+        for number in range(start, start + 2 * TRIPS, 2):
+            SHARED[word] = number
+            while SHARED[word] != number + answer:
+                pass
+        best = min(best, (time.perf_counter_ns() - began) / TRIPS)
+    return best
 
 
 def status_of(status: int) -> int:
@@ -612,7 +681,7 @@ def collect(
     seen = observe_all(readings)
     stop(folder)
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
-    texts = {name: _text(f"{folder}/{name}") for name in ("line", *names)}
+    texts = {name: _text(f"{folder}/{name}") for name in names}
     texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
     for path in (folder, *folders):
         shutil.rmtree(path, ignore_errors=True)
@@ -622,12 +691,10 @@ def collect(
 def thinned(path: str, wanted: int) -> str:
     """Return a log with so many rows (lines that begin with a digit), spread evenly; 0 for all."""
     lines = _text(path).splitlines(keepends=True) if Path(path).is_file() else []
-    numbered = [index for index, line in enumerate(lines) if line[0].isdigit()]
-    total = len(numbered)
-    if not 0 < wanted < total:
+    rows = [index for index, line in enumerate(lines) if line[0].isdigit()]
+    if not 0 < wanted < len(rows):
         return "".join(lines)
-    kept = {numbered[-(-number * total // wanted) - 1] for number in range(1, wanted + 1)}
-    dropped = set(numbered) - kept
+    dropped = {*rows} - {rows[-(-n * len(rows) // wanted) - 1] for n in range(1, wanted + 1)}
     return "".join(line for index, line in enumerate(lines) if index not in dropped)
 
 
@@ -731,8 +798,6 @@ FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 VOLATILE = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|expires \S+|refcnt \d+|^#.*", re.M)
 #: The host's ends of containers, which come and go; those of Weave Net's router stay.
 PASSING = re.compile(r"veth(?!we-)")
-#: The journal of settings; what labkit has set must stay so.
-JOURNAL = "/var/lib/labkit/journal"
 #: A connection of a router of Weave Net: the other host, and its data path.
 CONNECTION = re.compile(r"^(?:->|<-) ([\d.]+):\d+ +established +(\w+)", re.M)
 
@@ -750,6 +815,13 @@ def _state(pid: int) -> str:
     if not fields or int(fields[6]) & EXITING:
         return "ended"
     return STATES.get(fields[0], "running")
+
+
+def _ancestors(pid: int) -> list[int]:
+    found = []
+    while (pid := int((_stat(f"/proc/{pid}") or ["", "0"])[1])) > 1:
+        found.append(pid)
+    return found
 
 
 def _family(pid: int) -> list[int]:
@@ -891,15 +963,23 @@ def observe_ready(
 def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
     """Observe several placements, each from the network namespace of its host, and this host."""
     found = {}
-    with Path("/proc/self/ns/net").open("rb") as own:
-        for name, reading in readings.items():
-            place = reading.pop("namespace", "")
-            if place:
-                enter(place)
-            found[name] = observe(**reading) if reading else _host_facts(_rules("self"))
-            if place:
-                enter(f"/proc/self/fd/{own.fileno()}")
+    for name, reading in readings.items():
+        with _inside(reading.pop("namespace", "")):
+            found[name] = observe(**reading) if reading else _host_facts(_rules())
     return found
+
+
+@contextlib.contextmanager
+def _inside(namespace: str) -> Iterator[None]:
+    """Run a block in a network namespace, by its path; "" is that of the host."""
+    with Path("/proc/self/ns/net").open("rb") as own:
+        if namespace:
+            enter(namespace)
+        try:
+            yield
+        finally:
+            if namespace:
+                enter(f"/proc/self/fd/{own.fileno()}")
 
 
 def enter(namespace: str) -> None:
@@ -926,7 +1006,7 @@ def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dic
         found.update(group_facts(_hierarchies(str(pid)), named.get("group", "")))
         found.update(mount_facts(read(f"/proc/{pid}/mountinfo"), named.get("source", "")))
         found.update(_network_facts(pid, port, named.get("sandboxes", "")))
-    except LookupError:  # it has ended, perhaps only just
+    except (LookupError, OSError):  # it has ended, perhaps only just
         if _state(pid) == "ended":
             return {"state": "ended"}
         raise
@@ -952,12 +1032,10 @@ def _process_facts(pid: int) -> dict[str, str]:
         found[f"namespace {name}"] = space = _link(f"/proc/{pid}/ns/{name}")
         if title:
             found[title] = "the host's" if space == _link(f"/proc/self/ns/{name}") else "its own"
-    above = _stat(f"/proc/{pid}")[1]
-    release = _pairs(read(f"/proc/{above}/root/etc/os-release"), "=")
+    holder = _stat(f"/proc/{pid}")[1]
+    release = _pairs(read(f"/proc/{holder}/root/etc/os-release"), "=")
     found["system of its holder"] = release.get("PRETTY_NAME", "none").strip('"')
-    while int(above) > 1:
-        found[f"held by {read(f'/proc/{above}/comm')}"] = "yes"
-        above = (_stat(f"/proc/{above}") or ["", "0"])[1]
+    found.update({f"held by {read(f'/proc/{one}/comm')}": "yes" for one in _ancestors(pid)})
     texts = [files(f"/proc/{one}/task/*/status").values() for one in _family(pid)]
     tasks = map(str, Path(f"/proc/{pid}/task").glob("*"))
     threads = [fields for task in tasks if (fields := _stat(task))]
@@ -1037,21 +1115,20 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
 
 def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     """Return links, rules and addresses of a process's network, and of the host's."""
-    inside = ("nsenter", f"--net=/proc/{pid}/ns/net")
-    rules, addresses = _rules("self"), list[str]()
-    found = _host_facts(rules)
-    control = "/proc/sys/net/ipv4/tcp_congestion_control"
-    found["congestion control"] = _printed(*inside, "cat", control).strip()
-    if _link(f"/proc/{pid}/ns/net") != _link("/proc/self/ns/net"):
-        own = _rows(*inside, "ip", "-d", "-j", "address")
-        addresses = [one["local"] for row in own for one in row.get("addr_info", ())]
-        found.update({f"address {address}": "yes" for address in addresses})
-        found["rules inside"] = firewall(_rules(str(pid), *inside))
-        found.update(_link_facts(own, _printed(*inside, "tc", "qdisc"), "inside"))
-        spaces = [("nsenter", f"--net={file}") for file in Path(sandboxes or "/none").glob("*")]
-        for words in ((), *spaces):
-            links = _rows(*words, "ip", "-d", "-j", "link")
-            found.update(bridge_facts(own, links, _rows(*words, "bridge", "-j", "fdb")))
+    space, rules, own = f"/proc/{pid}/ns/net", _rules(), list[dict[str, Any]]()
+    is_own, found = _link(space) != _link("/proc/self/ns/net"), _host_facts(rules)
+    with _inside(space if is_own else ""):
+        found["congestion control"] = read("/proc/sys/net/ipv4/tcp_congestion_control")
+        if is_own:
+            own = _rows("ip", "-d", "-j", "address")
+            found.update({"rules inside": firewall(_rules()), **_link_facts(own, "inside")})
+    addresses = [one["local"] for row in own for one in row.get("addr_info", ())]
+    found.update({f"address {address}": "yes" for address in addresses})
+    for other in ("", *map(str, Path(sandboxes or "/none").glob("*"))) if is_own else ():
+        # One of a container may be gone meanwhile.
+        with contextlib.suppress(OSError), _inside(other):
+            links = _rows("ip", "-d", "-j", "link")
+            found.update(bridge_facts(own, links, _rows("bridge", "-j", "fdb")))
     return {**found, **translations(rules, port, addresses)}
 
 
@@ -1064,14 +1141,14 @@ def _host_facts(rules: str) -> dict[str, str]:
     found.update({f"setting {target}": read(target) for target in targets})
     links = _rows("ip", "-d", "-j", "link")
     lasting = [row for row in links if not PASSING.match(row["ifname"])]
-    return {**found, **_link_facts(lasting, _printed("tc", "qdisc"), "of the host")}
+    return {**found, **_link_facts(lasting, "of the host")}
 
 
-def _rules(pid: str, *inside: str) -> str:
+def _rules() -> str:
     """Return the firewall rules of a network; either back end may hold those of an engine."""
-    old = read(f"/proc/{pid}/net/ip_tables_names")
-    saved = _printed(*inside, "iptables-legacy-save", "-c") if old else ""
-    return _printed(*inside, "nft", "list", "ruleset") + saved
+    old = read("/proc/self/net/ip_tables_names")
+    saved = _printed("iptables-legacy-save", "-c") if old else ""
+    return _printed("nft", "list", "ruleset") + saved
 
 
 def firewall(rules: str) -> str:
@@ -1099,8 +1176,8 @@ def translations(rules: str, port: int, addresses: list[str]) -> dict[str, str]:
     return found
 
 
-def _link_facts(links: list[dict[str, Any]], queues: str, where: str) -> dict[str, str]:
-    found = {}
+def _link_facts(links: list[dict[str, Any]], where: str) -> dict[str, str]:
+    found, queues = {}, _printed("tc", "qdisc")
     for one in links:
         name, flags = one["ifname"], one.get("flags", ())
         own = [row for row in queues.splitlines() if f" dev {name} " in row]
@@ -1181,7 +1258,7 @@ def probe(
         "absent": [name for name in programs if not shutil.which(name) and not Path(name).exists()],
         "links": _rows("ip", "-j", "addr", "show"),
         "routes": {address: _rows("ip", "-j", "route", "get", address) for address in addresses},
-        "rules": bool(_rules("self")),
+        "rules": bool(_rules()),
         "real_time": _printed("chrt", "--fifo", "1", "true", errors=subprocess.STDOUT).strip(),
         "filters": read("/proc/sys/kernel/seccomp/actions_avail").split(),
         "filtered": _numbers("/proc/self/status", s="Seccomp").get("s") == 2,

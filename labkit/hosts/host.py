@@ -1,7 +1,9 @@
-"""Hosts under control: this machine, and machines or namespaces reached over SSH.
+"""Hosts under control: commands, detached jobs and settings, here or over SSH.
 
 Every command runs under ``timeout`` on its host: it ends in time even if the harness has died, and
-the harness sleeps until then instead of polling.
+the harness sleeps until then instead of polling. The agent records a setting, syncs its journal,
+and only then writes: whatever is killed at any time, ``restore`` finds every value that may have
+changed. A value that somebody else has changed since is reported, not overwritten.
 """
 
 from __future__ import annotations
@@ -12,11 +14,10 @@ import json
 import logging
 import marshal
 import os
+import re
 import shlex
-import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -26,12 +27,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import fabric
 import paramiko
 from paramiko.hostkeys import InvalidHostKey
 
-from labkit.errors import CommandFailed, HostUnreachable
+from labkit.errors import CommandFailed, HostUnreachable, RigError
 from labkit.hosts import agent
 
 # Its errors are raised with their cause; without a handler, paramiko would also print them.
@@ -43,8 +45,8 @@ SCRIPT = ("sh", "-euc")
 PATIENCE = 12.0
 #: Seconds to wait for a connection, a session or the start of a command on a host.
 OPEN_SECONDS = 15.0
-#: Seconds without a byte after which a copy has lost its connection.
-COPY_SECONDS = 60.0
+#: Bytes of a file that one command copies.
+_PART = 1 << 23
 #: The agent, which every call sends as text and compiled.
 _SOURCE = Path(agent.__file__).read_text("utf-8")
 _AGENT = {
@@ -57,6 +59,8 @@ _AGENT = {
 _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- "$@")'
 #: Errors of a connection that was lost or could not be made.
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
+#: Requests latencies of 0 us for as long as the file is open: the kernel undoes it at any death.
+_HOLD = 'exec 3<>"$1"; printf "\\0\\0\\0\\0" >&3; echo held; exec sleep infinity'
 
 
 @dataclass(frozen=True)
@@ -133,16 +137,18 @@ class Host:
         env = {agent.LABEL: "", agent.JOB: ""}
         argv = (self.python, "-ISc", agent.BOOT)
         answer = json.loads(self.run(*argv, input=request, timeout=timeout, env=env).stdout)
-        if "error" in answer:
-            where, evidence = f"host {self.name}", {"arguments": arguments}
-            raise CommandFailed(
-                f"{function} failed", where=where, why=answer["error"], evidence=evidence
-            )
+        if why := answer.get("error"):
+            what, given = f"{function} failed", {"arguments": arguments}
+            raise CommandFailed(what, where=f"host {self.name}", why=why, evidence=given)
         return answer["result"]
 
     def put(self, local: Path | str, remote: str) -> None:
-        """Copy a file and its mode to the host."""
-        shutil.copy(local, remote)
+        """Copy a file to the host."""
+        self.run("cp", "/dev/null", remote)
+        with Path(local).open("rb") as file:
+            while part := file.read(_PART):
+                data = part.decode("utf-8", "surrogateescape")
+                self.run(*script('cat >>"$1"', remote), input=data)
 
     def close(self) -> None:
         """Close the connection, if there is one; the next command connects again."""
@@ -177,7 +183,7 @@ class SshHost(Host):
     host key is an error; `known_hosts` is the user's own file by default. With `key`, neither an
     agent nor the user's own keys are tried. `namespace` is the path of a network namespace of this
     machine from which the connection is made. With `sudo`, commands run as root through
-    ``sudo -n``, and files are copied as the user.
+    ``sudo -n``.
     """
 
     python = "python3"
@@ -206,19 +212,6 @@ class SshHost(Host):
 
     def __repr__(self) -> str:
         return f"SshHost({self.where!r})"
-
-    def put(self, local: Path | str, remote: str) -> None:
-        """Copy a file and its mode to the host, as the user."""
-        connection, channel = self._open_session()
-        try:
-            channel.settimeout(COPY_SECONDS)
-            channel.invoke_subsystem("sftp")
-            with paramiko.SFTPClient(channel) as sftp:
-                sftp.put(str(local), remote)
-                sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
-        except _LOST as error:
-            why = str(error) or f"no byte was copied for {COPY_SECONDS:.0f} s"
-            raise self._dropped(connection, "a copy", why) from error
 
     def close(self) -> None:
         """Close the connection; the next command connects again."""
@@ -252,20 +245,15 @@ class SshHost(Host):
             status = 137
         if status < 0:
             texts = {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
-            why = "no exit status arrived; the command ends there at its time limit"
-            raise self._dropped(connection, "a command", why, argv=list(line), **texts)
+            self._drop(connection)
+            raise HostUnreachable(
+                f"the connection to host {self.name} dropped during a command",
+                where=self.where,
+                why="no exit status arrived; the command ends there at its time limit",
+                remedy="check that the host is up",
+                evidence={"argv": list(line), **texts},
+            )
         return status, bytes(out), bytes(err)
-
-    def _dropped(self, connection: Any, during: str, why: str, **evidence: Any) -> HostUnreachable:
-        """Close a connection that was lost; return the error of it."""
-        self._drop(connection)
-        return HostUnreachable(
-            f"the connection to host {self.name} dropped during {during}",
-            where=self.where,
-            why=why,
-            remedy="check that the host is up",
-            evidence=evidence,
-        )
 
     def _drop(self, connection: Any) -> None:
         """Close a connection; if another thread has connected again, that one stays."""
@@ -307,8 +295,9 @@ class SshHost(Host):
         )
         try:
             if self.namespace:
-                made = _connect_in(self.namespace, self.address, self.port)
-                connection.connect_kwargs["sock"] = made
+                with ThreadPoolExecutor(1) as pool:  # only its thread is in the namespace
+                    made = pool.submit(_connect_in, self.namespace, self.address, self.port)
+                connection.connect_kwargs["sock"] = made.result()
             connection.client.load_system_host_keys(self.known_hosts)
             connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
             connection.open()
@@ -339,16 +328,11 @@ class SshHost(Host):
 
 
 def _connect_in(namespace: str, address: str, port: int) -> socket.socket:
-    """Return a connection that is made inside a network namespace, by a thread of its own."""
-
-    def connect() -> socket.socket:
-        agent.enter(namespace)
-        made = socket.create_connection((address, port), timeout=OPEN_SECONDS)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(connect).result()
+    """Return a connection that is made inside a network namespace."""
+    agent.enter(namespace)
+    made = socket.create_connection((address, port), timeout=OPEN_SECONDS)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
 
 
 def _send(channel: paramiko.Channel, data: bytes) -> None:
@@ -379,3 +363,112 @@ def script(text: str, *args: str) -> Sequence[str]:
     never reads user input as code.
     """
     return (*SCRIPT, text, "labkit", *args)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job on a host, with ``stdout`` and ``stderr`` in a directory there; see `start_job`."""
+
+    host: Host
+    directory: str
+    #: 0 if only the directory is known.
+    pid: int = 0
+
+    def running(self) -> bool:
+        """Return whether the job is running."""
+        return bool(self.host.call("leader", folder=self.directory))
+
+    def stop(self, grace: float = 2.0, *, remove: bool = False) -> None:
+        """End the job and all its descendants (TERM, then KILL), and wait until they are gone.
+
+        Its directory may be removed.
+        """
+        options = {"grace": grace, "remove": remove, "timeout": 60 + grace}
+        self.host.call("stop", folder=self.directory, **options)
+
+    def stdout(self) -> str:
+        """Return the job's output so far."""
+        return str(self.host.call("read", path=f"{self.directory}/stdout"))
+
+    def stderr(self) -> str:
+        """Return the job's error stream so far."""
+        return str(self.host.call("read", path=f"{self.directory}/stderr"))
+
+    def await_output(self, pattern: str) -> Result:
+        """Wait up to 10 seconds until the job has printed a pattern; otherwise the status is 1."""
+        found = self.host.call("await_output", folder=self.directory, pattern=pattern)
+        return Result(("job",), self.host.name, 0 if found else 1, "", self.stderr(), 0.0)
+
+
+def start_job(host: Host, argv: Sequence[str], *, directory: str, label: str) -> Job:
+    """Start a detached job without input; its descendants inherit the label.
+
+    `directory` is its working directory, and for its output.
+    """
+    return Job(host, directory, host.call("start", folder=directory, argv=argv, label=label))
+
+
+def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
+    """End every process whose label starts with `prefix`; return a line about each.
+
+    End the prefix with a separator if one label may be the beginning of another.
+    """
+    found = host.call("labelled", prefix=prefix, grace=grace, timeout=60 + grace)
+    return [" ".join(map(str, row)) for row in found]
+
+
+class Settings:
+    """Settings of a host that are restored when the context ends.
+
+    `label` identifies them for the agent's ``restore`` and for `stop_labelled`; `notes` says which
+    settings the host does not support or did not accept. At the end, `RigError` is raised if a
+    setting was changed by somebody else or cannot be restored, unless another error is being raised
+    already.
+    """
+
+    def __init__(self, host: Host, label: str, *, journal: str = agent.JOURNAL) -> None:
+        self.host, self.label, self.journal = host, label, journal
+        self.notes: list[str] = []
+        owner = uuid4().hex
+        self._own, self._hold = f"{label} {owner}", Job(host, f"{journal}/hold-{owner}")
+
+    def __enter__(self) -> Settings:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        failures = [one for one in self.restore() if re.search(": (conflict|failed), ", one)]
+        self.notes += failures
+        if failures and kind is None:
+            raise RigError(
+                f"{len(failures)} settings were not restored",
+                where=f"host {self.host.name}",
+                why="; ".join(failures),
+                remedy="set them by hand; `labkit clean` forgets one whose prior value is back",
+            )
+
+    def restore(self) -> list[str]:
+        """Undo the settings made here, the last one first; return the outcome of each."""
+        if self._hold.pid:
+            self._hold.stop(remove=True)
+        return list(self.host.call("restore", label=self._own, journal=self.journal))
+
+    def set_file(self, path: str, value: str | int) -> bool:
+        """Set one file; see `set_files`."""
+        return self.set_files({path: value})[path]
+
+    def set_files(self, values: Mapping[str, str | int]) -> dict[str, bool]:
+        """Set files, or offloads such as ``"eth0 gro"``; return which have the value now."""
+        texts = {target: str(value) for target, value in values.items()}
+        reasons = self.host.call("set_values", values=texts, label=self._own, journal=self.journal)
+        self.notes += [f"{target}: {why}" for target, why in reasons.items() if why]
+        return {target: not why for target, why in reasons.items()}
+
+    def hold_idle(self) -> bool:
+        """Keep CPUs out of idle states that take time to leave; return whether that works."""
+        argv, directory = script(_HOLD, agent.LATENCY), self._hold.directory
+        self._hold = start_job(self.host, argv, directory=directory, label=self.label)
+        self._hold.await_output("held")
+        lowest = self.host.call("latency_request")
+        if lowest != 0:
+            self.notes.append(f"{agent.LATENCY}: 0 us was requested, but it is {lowest} us")
+        return bool(lowest == 0)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from labkit.hosts.host import Host
 
@@ -103,31 +101,3 @@ class Target:
     #: All its addresses and interfaces in the lab.
     addresses: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
-
-    @property
-    def parent_group(self) -> str:
-        """The path of `cgroup_parent`, which for an engine on systemd is only a slice's name."""
-        return "/" + self.cgroup_parent.strip("/")
-
-    def cpu_weight(self, shares: int | None) -> int | None:
-        """Return the weight of cgroup v2 for CPU shares, as runc on the host converts it."""
-        if not shares:
-            return None
-        found = re.findall(r"\d+", self.host.run("runc", "--version", check=False).stdout)
-        return weight(shares, linear=[*map(int, found[:3])] < [1, 3, 2])
-
-    def with_storage(self, name: str) -> Target:
-        """Return this target with a storage for the placement."""
-        return replace(self, storage=self.storages[name])
-
-
-def weight(shares: int, *, linear: bool) -> int:
-    """Return the weight of cgroup v2 for CPU shares, as runc converts it.
-
-    `linear` is as before runc 1.3.2, which gave the default of 1,024 shares less than the default
-    weight: https://github.com/opencontainers/cgroups/pull/20
-    """
-    if linear:
-        return 1 + ((shares - 2) * 9999) // 262142
-    log = math.log2(shares)
-    return min(10_000, math.ceil(10 ** ((log * log + 125 * log) / 612 - 7 / 34)))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-import math
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import Interrupted, RigError, UsageError, suggestion
 from labkit.hosts import Host
 from labkit.hosts.agent import BOOT_ID
-from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.hosts.target import Target
-from labkit.placement import Placement, parse_cpus
+from labkit.placement import Placement
 from labkit.process import announce, ended_as_by_ctrl_c
 from labkit.rig import lock, netns
 from labkit.rig.images import LayeredImage, Say, folders
@@ -85,8 +82,6 @@ class Rig:
     missing: Mapping[str, str] = field(default_factory=dict)
     #: The roles whose ports the switch mirrors to the collector.
     mirrors: Sequence[str] = ()
-    #: The least time of a cache line that was read so far, in ns; see `cache_line`.
-    nearest_ns: float = math.inf
 
     @property
     def hosts(self) -> dict[str, Host]:
@@ -157,7 +152,7 @@ class Rig:
         kind.check(name)
         try:
             with (
-                ended_as_by_ctrl_c(signal.SIGTERM),
+                ended_as_by_ctrl_c(),
                 lock.locked(patience) if name != "dry" else nullcontext(),
                 kind.opened(name, added, say) as rig,
             ):
@@ -187,7 +182,8 @@ class Rig:
         if reason or target is None:
             where = f"on {at}" if at else "here"
             raise RigError(f"{placement.label} is not possible {where}", why=reason or "")
-        return target if at or not placement.storage else target.with_storage(placement.storage)
+        storage = "" if at else placement.storage
+        return replace(target, storage=target.storages[storage]) if storage else target
 
     def infeasible(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
@@ -215,30 +211,6 @@ class Rig:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""
         free = "all" if self.shared_kernel else f"all.{role}"
         return self.cpu_map[free if affinity == "free" else role]
-
-    def cache_line(self) -> dict[str, float]:
-        """Return the time of a cache line from the generator's CPU to the SUT's and back.
-
-        ``cache_line_ns``, and ``cache_line_ratio`` to the least of the campaign. Empty where no
-        time is taken, or it would not tell whether they share a cache (`labkit.hosts.cache_line`).
-        """
-        argv = self.cache_line_command()
-        return self.cache_line_of(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}
-
-    def cache_line_command(self, period: float = 0.0) -> list[str]:
-        """Return the command that times it, once or again and again; empty if nothing is timed."""
-        ends = [parse_cpus(self.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
-        if not self.shared_kernel or "sut" not in self.hosts or not all(ends) or ends[0] == ends[1]:
-            return []
-        return command((ends[0][0], ends[1][0]), period)
-
-    def cache_line_of(self, text: str) -> dict[str, float]:
-        """Return the longest time that the command has printed, as `cache_line` does."""
-        found = timings(text)
-        if not found:
-            return {}
-        self.nearest_ns = max(min(*found, self.nearest_ns), LEAST_NS)
-        return {"cache_line_ns": max(found), "cache_line_ratio": max(found) / self.nearest_ns}
 
     def owns(self, address: str) -> bool:
         """Tell whether an address belongs to a host or a network of this rig."""

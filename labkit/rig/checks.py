@@ -15,7 +15,7 @@ from labkit.placement import cpu_set
 from labkit.rig import engine
 from labkit.rig.lock import KEEP
 from labkit.rig.rigfile import Machine, RigFile
-from labkit.runtimes import RUNTIMES, unavailable
+from labkit.runtimes import RUNTIMES
 
 #: Drivers without a device, and those of devices that a hypervisor emulates.
 SOFTWARE = {"veth", "bridge", "tun", "macvlan", "ipvlan", "vxlan", "dummy"}
@@ -130,7 +130,13 @@ def look(file: RigFile | None, role: str, host: Host) -> Seen:
     after, there = time.time_ns(), answers["clock_ns"]
     cannot = missing_networks(answers) if socket or not machine else {}
     if role in ("", "sut"):
-        cannot |= unavailable(answers["absent"])
+        # Whether Docker runs is a capability of the rig, ``docker``.
+        cannot |= {
+            f"runtime:{name}": f"{program} is not on the host; {remedy}"
+            for name, one in RUNTIMES.items()
+            for program, remedy in one.programs.items()
+            if program in answers["absent"]
+        }
     interfaces = machine.interfaces if machine else ()
     facts = host.call("facts", interfaces=interfaces, engine=socket or "", timeout=120)
     clock_s = max(0, there - after, before - there) / 1e9

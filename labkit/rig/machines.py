@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from labkit.errors import HostUnreachable, LabkitError, RigError
-from labkit.hosts import Host, LocalHost, SshHost, restore, stop_labelled
+from labkit.hosts import Host, LocalHost, SshHost, agent, stop_labelled
 from labkit.hosts.target import Target
 from labkit.paths import project
-from labkit.process import boot
 from labkit.rig import checks, engine, images, lock, networks
 from labkit.rig.base import Additions, Rig
 from labkit.rig.checks import Check, Seen
@@ -74,7 +73,7 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
     is_root = host.run("id", "-u").stdout.strip() == "0"
     if is_root:
         # Only settings of trials: others in the same journal belong to another rig.
-        removed += restore(host, label="trial-")
+        removed += host.call("restore", label="trial-")
     if is_root and socket:
         removed += [f"firewall rule {rule}" for rule in withdraw(host, "trial-")]
     if socket:
@@ -106,7 +105,7 @@ def caveats(file: RigFile, seen: Mapping[str, Seen]) -> tuple[str, ...]:
         names = " and ".join(roles)
         if len(roles) > 1:
             texts.append(f"{names} share one kernel, and with it CPUs and softirq")
-        if boot_id == boot():
+        if boot_id == agent.read(agent.BOOT_ID):
             texts.append(f"the harness runs on the machine of {names}")
     if boots.get("clean", boots["sut"]) != boots["sut"]:
         texts.append(

@@ -207,7 +207,7 @@ def connect(role: str) -> SshHost:
     argv += ["-oPidFile=none", "-oStrictModes=no", "-oUsePAM=no", "-oUseDNS=no"]
     # bash takes the session for a nested shell and skips the user's start-up files, which cost up
     # to 0.1 s per command and may print.
-    argv += ["-oSubsystem=sftp internal-sftp", "-oSetEnv=SHLVL=1"]
+    argv += ["-oSetEnv=SHLVL=1"]
     job = start_job(LocalHost(), argv, directory=str(DIRECTORY / "sshd" / role), label=LABEL)
     job.await_output("Server listening").check("labkit clean, then try again")
     known = DIRECTORY / "known_hosts"

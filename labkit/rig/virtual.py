@@ -15,9 +15,8 @@ from pathlib import Path
 import psutil
 
 from labkit.errors import RigError
-from labkit.hosts import Host, LocalHost, Settings, restore, script, stop_labelled
-from labkit.hosts.agent import CPUS
-from labkit.hosts.settings import DIRECTORY as JOURNAL
+from labkit.hosts import Host, LocalHost, Settings, script, stop_labelled
+from labkit.hosts.agent import CPUS, JOURNAL
 from labkit.hosts.target import Image, Target
 from labkit.placement import RELEASES, cpu_set, format_cpus, parse_cpus
 from labkit.rig import checks, engine, images, lock, netns, networks
@@ -248,7 +247,8 @@ def clean() -> list[str]:
     for socket in Path(networks.PLUGINS).glob("labkit-*"):
         socket.unlink()
     # Of settings only the machine's are left; those of the hosts went with their namespaces.
-    outcomes = [*restore(local, label="trial-", gone=True), *restore(local, label=netns.LABEL)]
+    outcomes = local.call("restore", label="trial-", gone=True)
+    outcomes += local.call("restore", label=netns.LABEL)
     removed += [f"setting {outcome}" for outcome in outcomes]
     for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
         shutil.rmtree(folder, ignore_errors=True)

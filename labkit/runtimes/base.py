@@ -1,18 +1,31 @@
-"""Engines, and the life cycle of a placement: started, ready, verified, stopped."""
+"""Engines, and the life cycle of a placement: started, ready, verified, stopped.
+
+What the agent observes of a placement is compared with the facts that its label implies when it
+starts, and with the first observation at the end of a window.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from labkit.errors import HostUnreachable, PlacementError
+from labkit.errors import HostUnreachable, ManipulationError, PlacementError
 from labkit.hosts import Host
 from labkit.hosts.target import Image, Network, Target
-from labkit.placement import Placement, Workload, bare
-from labkit.runtimes.verify import Facts, differences, raise_different
+from labkit.placement import Limits, Placement, Workload, bare, format_cpus, parse_cpus
+
+#: The words for each fact that is expected; one of several for a tuple.
+Facts = Mapping[str, str | tuple[str, ...]]
+#: Facts that count what a window may add.
+COUNTED = "flows "
+#: Differences that a message lists.
+LISTED = 4
+#: Sizes of pages, to which the kernel rounds a memory limit down.
+PAGES = (4096, 16384, 65536)
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,13 @@ class Instance:
     @property
     def group(self) -> str:
         """The path of its control group, where labkit makes it."""
-        return f"{self.target.parent_group}/{self.label}"
+        # For an engine on systemd, the parent is only a slice's name.
+        return f"/{self.target.cgroup_parent.strip('/')}/{self.label}"
+
+    def failed(self, why: str) -> PlacementError:
+        """Return the error of a workload that did not start."""
+        what, where = f"{self.placement.label} did not start", f"host {self.target.host.name}"
+        return PlacementError(what, where=where, why=why.strip()[-1200:])
 
 
 class Started(NamedTuple):
@@ -137,6 +156,123 @@ def reached_at(target: Target, placement: Placement) -> str:
     return network_of(target, placement.network).address(target.place)
 
 
+def of_process(instance: Instance, network: Network | None) -> Facts:
+    """Return the facts of a process and its network, made by the rig unless that is None."""
+    target, workload, placement = instance.target, instance.workload, instance.placement
+    fifo, kind = placement.limits.fifo, placement.network
+    facts: dict[str, str | tuple[str, ...]] = {
+        "state": "running",
+        "allowed CPUs": format_cpus(parse_cpus(instance.cpus)),
+        "scheduling class": f"fifo {fifo}" if fifo else "other 0",
+        "CPU quota": "none",
+        "network": "the host's" if kind == "host" else "its own",
+    }
+    if workload.port:
+        facts[f"listens on {workload.port}/{workload.protocol}"] = "yes"
+        ways = {f"NAT from {target.address} {one}": "to it" for one in workload.protocols}
+        facts |= ways if kind == "nat" else {f"NAT of port {workload.port}": "none"}
+    if network is None:
+        return facts
+    facts[f"address {network.address(target.place)}"] = "yes"
+    if network.parent:
+        facts[f"macvlan of {network.parent}"] = "bridge"
+    elif network.bridge:
+        # By another port, packets could take another way than the one that the label names.
+        ports = {port for one in target.networks.values() for port in (one.port, one.parent)}
+        for port in sorted(ports | {network.port}):
+            words = "yes" if port == network.port else "none"
+            facts |= {f"{port} on {network.bridge}": words} if port else {}
+        facts[f"bridge {network.bridge}"] = "yes"
+    if network.router:
+        facts |= {f"router to {end}": ("fastdp", "sleeve") for end in network.remotes}
+    elif network.remotes or network.sandboxes:
+        facts |= {"tunnel": "yes", **{f"tunnel to {end}": "yes" for end in network.remotes}}
+    return facts
+
+
+def of_container(instance: Instance, network: Network | None, group: str, holder: str) -> Facts:
+    """Return the facts of a container; `holder` is the program that its engine holds it by."""
+    return {
+        **of_process(instance, network),
+        **of_limits(instance.placement.limits),
+        "mounts": "its own",
+        "seccomp filter": "yes",
+        "engine rules": "yes",
+        "control group": group,
+        f"held by {holder}": "yes",
+    }
+
+
+def of_limits(limits: Limits) -> Facts:
+    """Return the facts of a control group with limits, for either version."""
+    memory, shares = limits.memory or 0, limits.shares
+    default = "1024 shares", "100 weight", "none"
+    converted = [f"{weight} weight" for weight in weights(shares)] if shares else []
+    return {
+        "CPU quota": f"{limits.quota_us}/{limits.period_us} us" if limits.quota_us else "none",
+        "CPU weight": (f"{shares} shares", *converted) if shares else default,
+        "memory limit": tuple(str(memory - memory % page) for page in PAGES) if memory else "none",
+        **({"cpuset": format_cpus(parse_cpus(limits.cpuset))} if limits.cpuset else {}),
+    }
+
+
+def weights(shares: int) -> tuple[int, int]:
+    """Return the weights of cgroup v2 to which versions of runc convert CPU shares, newer first."""
+    # Before runc 1.3.2, the default of 1,024 shares had less than the default weight of 100:
+    # https://github.com/opencontainers/cgroups/pull/20. Either is what the label says.
+    log = math.log2(shares)
+    newer = math.ceil(10 ** ((log * log + 125 * log) / 612 - 7 / 34))
+    return min(10_000, newer), 1 + ((shares - 2) * 9999) // 262142
+
+
+def differences(expected: Facts, observed: Mapping[str, str]) -> list[str]:
+    """Return every fact that is not as expected, in words; a fact that is not there is "none"."""
+    found = []
+    for name, wanted in expected.items():
+        words = (wanted,) if isinstance(wanted, str) else wanted
+        actual = observed.get(name, "none")
+        if actual not in words:
+            found.append(f"{name}: {actual}, not {' or '.join(words)}")
+    return found
+
+
+def check_unchanged(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise `ManipulationError` if a placement, by its name, is not as it was observed before."""
+    lasting = {key: text for key, text in before.items() if not key.startswith(COUNTED)}
+    raise_different(f"{name} did not stay as it was in the window", differences(lasting, after))
+
+
+def check_translated(
+    before: Mapping[str, str], after: Mapping[str, str], protocols: Iterable[str]
+) -> None:
+    """Raise `ManipulationError` where no flow of a window took the rules of a published port.
+
+    The engine's proxy answers on the port too, and nothing translates its traffic. There must be a
+    flow of each transport; "" is any.
+    """
+    found = []
+    for protocol in protocols:
+        first, last = (
+            sum(int(x) for name, x in one.items() if name.startswith(COUNTED + protocol))
+            for one in (before, after)
+        )
+        if last <= first:
+            found.append(f"{protocol or 'any'} flows: {last}, as before the window")
+    raise_different("the load did not pass the address translation", found)
+
+
+def raise_different(problem: str, found: list[str], why: str = "", **details: Any) -> None:
+    """Raise `ManipulationError` with what was found, if anything; `details` are its evidence."""
+    if found:
+        more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise ManipulationError(
+            f"{problem}: {'; '.join(found[:LISTED])}{more}",
+            why=why,
+            remedy="the trial is discarded; leave the rig alone while it measures",
+            evidence={"problems": found, **details},
+        )
+
+
 def observed(instance: Instance, started: Started, facts: Facts) -> dict[str, Any]:
     """Return the arguments of the agent's ``observe`` for what is expected of a placement."""
     target, workload = instance.target, instance.workload
@@ -173,21 +309,13 @@ def wait_ready(
 
 @contextmanager
 def placed(
-    engine: Engine,
-    target: Target,
-    placement: Placement,
-    workload: Workload,
-    *,
-    cpus: str,
-    label: str,
-    logs: dict[str, str] | None = None,
-    name: str = "server",
+    engine: Engine, instance: Instance, logs: dict[str, str], name: str = "server"
 ) -> Iterator[Server]:
     """Run a workload in its placement, verified, for the duration of a ``with`` block.
 
     What it printed is in `logs` then, as ``NAME.log``.
     """
-    instance = Instance(target, placement, workload, cpus, label)
+    target, placement, workload = instance.target, instance.placement, instance.workload
     try:
         started = engine.start(instance)
         facts = engine.expect(instance, started)
@@ -202,20 +330,18 @@ def placed(
             ready["pid"],
             target.host,
             found,
-            cpus,
-            lambda argv: engine.enter(instance, ["taskset", "-c", cpus, *argv]),
+            instance.cpus,
+            lambda argv: engine.enter(instance, ["taskset", "-c", instance.cpus, *argv]),
             workload.ends_with_client,
             reading,
             placement,
         )
     finally:
         try:
-            if logs is not None:
-                logs[f"{name}.log"] = engine.logs(instance)
+            logs[f"{name}.log"] = engine.logs(instance)
         finally:
             try:
                 engine.stop(instance)
-            except (
-                HostUnreachable
-            ):  # placements of a host share its connection, and lose it at once
+            except HostUnreachable:
+                # Placements of a host share its connection, and lose it at once.
                 engine.stop(instance)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.errors import PlacementError
 from labkit.hosts import Result, script
 from labkit.hosts.target import Image, Storage, Target
 from labkit.placement import UNIONS
-from labkit.runtimes import verify
-from labkit.runtimes.base import Engine, Instance, Started
+from labkit.runtimes.base import Engine, Facts, Instance, Started, of_container
 
 #: The OCI runtime that starts containers, and the program that holds them.
 OCI_RUNTIME, HOLDER = "runc", "containerd-shim"
@@ -35,8 +33,7 @@ class Docker(Engine):
         options = self.options(instance)
         done = _docker(target, "run", "--detach", "--pull", "never", "--name", name, *options)
         if done.status != 0:
-            where, why = f"host {target.host.name}", done.stderr.strip()[-800:]
-            raise PlacementError(f"{instance.placement.label} did not start", where=where, why=why)
+            raise instance.failed(done.stderr)
         return Started(container=done.stdout.strip())
 
     def stop(self, instance: Instance) -> None:
@@ -57,11 +54,11 @@ class Docker(Engine):
         engine = f"DOCKER_HOST={instance.target.engine}"
         return ["env", engine, "docker", "exec", PREFIX + instance.label, *argv]
 
-    def expect(self, instance: Instance, started: Started) -> verify.Facts:
+    def expect(self, instance: Instance, started: Started) -> Facts:
         storage, image = instance.target.storage, instance.image
         network = None if instance.placement.network == "nat" else instance.network
         facts = {
-            **verify.of_container(instance, network, started.container, HOLDER),
+            **of_container(instance, network, started.container, HOLDER),
             "image": image.digest,
             "OCI runtime": OCI_RUNTIME,
         }
@@ -152,10 +149,8 @@ def _copy_data(target: Target, image: Image, place: str) -> None:
     container = _docker(target, *create).check().stdout.strip()
     run("rm", "-rf", "--", made)
     run("mkdir", "-p", made)
-    _docker(target, "export", "--output", f"{made}.tar", container, timeout=600).check()
+    _docker(target, "cp", "--archive", f"{container}:/data/.", made, timeout=600).check()
     _docker(target, "rm", container).check()
-    run("tar", "-x", "-C", made, "--strip-components=1", "-f", f"{made}.tar", "data", timeout=600)
-    run("rm", f"{made}.tar")
     run("mv", made, place)
 
 

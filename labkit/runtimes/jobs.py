@@ -13,10 +13,9 @@ from typing import ClassVar
 
 from labkit.errors import CommandFailed, PlacementError
 from labkit.hosts import Host, Job, script, start_job
-from labkit.hosts.target import Target
 from labkit.placement import Limits
-from labkit.runtimes import verify
-from labkit.runtimes.base import Engine, Instance, Started
+from labkit.runtimes import base
+from labkit.runtimes.base import Engine, Facts, Instance, Started
 
 _NAT = ("iptables", "-w", "-t", "nat")
 #: Runs a command in the control groups of the folders before ``--``.
@@ -50,15 +49,6 @@ class Jobs(Engine):
     def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Return the host's command that runs `argv` in the placement, in the foreground."""
 
-    def attach(self, instance: Instance, pid: int) -> None:
-        """Assign the container's address, if its engine does not."""
-
-    def end(self, instance: Instance) -> None:
-        """End the container, if there is one, by its own engine: its holder does not on TERM."""
-
-    def clear(self, instance: Instance) -> None:
-        """Remove what the engine keeps of a container whose holder has ended."""
-
     def start(self, instance: Instance) -> Started:
         network, host = instance.network, instance.target.host
         argv = self.command(instance, ["taskset", "-c", instance.cpus, *instance.workload.argv])
@@ -70,38 +60,22 @@ class Jobs(Engine):
             wanted = list(instance.workload.argv)
             pid = host.call("find_workload", holder=job.pid, argv=wanted, timeout=90)
         except CommandFailed as error:
-            raise PlacementError(
-                f"{instance.placement.label} did not start",
-                where=f"host {host.name}",
-                why=f"{error.why}: {self.logs(instance)}".strip()[-1200:],
-            ) from error
-        if network:
-            self.attach(instance, pid)
+            raise instance.failed(f"{error.why}: {self.logs(instance)}") from error
         if network and network.name == "nat":
-            self._publish(instance, network.address(instance.target.place))
+            _publish(instance, network.address(instance.target.place))
         return Started(pid)
-
-    def _publish(self, instance: Instance, address: str) -> None:
-        """Add the rules that lead from the host's port to a container's."""
-        target, port = instance.target, str(instance.workload.port)
-        for protocol in instance.workload.protocols if instance.workload.port else ():
-            flows = ("-d", target.address, "-p", protocol, "--dport", port)
-            mark = ("-m", "comment", "--comment", f"labkit={instance.label}")
-            to = ("-j", "DNAT", "--to-destination", f"{address}:{port}")
-            target.host.run(*_NAT, "-A", "PREROUTING", *flows, *mark, *to)
 
     def stop(self, instance: Instance) -> None:
         host = instance.target.host
         if instance.placement.network == "nat":
             withdraw(host, instance.label, exact=True)
-        self.end(instance)
         Job(host, instance.folder).stop()
-        self.clear(instance)
         host.call("remove_group", group=instance.group)
         host.run("rm", "-rf", "--one-file-system", "--", instance.folder)
 
     def logs(self, instance: Instance) -> str:
-        files = (f"{instance.folder}/stdout", f"{instance.folder}/stderr")
+        # LXC writes what a container prints to a console.
+        files = [f"{instance.folder}/{name}" for name in ("console", "stdout", "stderr")]
         return instance.target.host.run("cat", *files, check=False).stdout
 
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
@@ -110,9 +84,19 @@ class Jobs(Engine):
             remedy="place the client with docker(...)",
         )
 
-    def expect(self, instance: Instance, started: Started) -> verify.Facts:
-        facts = verify.of_container(instance, instance.network, instance.group, self.holder)
+    def expect(self, instance: Instance, started: Started) -> Facts:
+        facts = base.of_container(instance, instance.network, instance.group, self.holder)
         return {**facts, "layer over": instance.image.rootfs}
+
+
+def _publish(instance: Instance, address: str) -> None:
+    """Add the rules that lead from the host's port to a container's."""
+    target, port = instance.target, str(instance.workload.port)
+    for protocol in instance.workload.protocols if instance.workload.port else ():
+        flows = ("-d", target.address, "-p", protocol, "--dport", port)
+        mark = ("-m", "comment", "--comment", f"labkit={instance.label}")
+        to = ("-j", "DNAT", "--to-destination", f"{address}:{port}")
+        target.host.run(*_NAT, "-A", "PREROUTING", *flows, *mark, *to)
 
 
 class Bare(Jobs):
@@ -125,13 +109,13 @@ class Bare(Jobs):
 
     enter = command
 
-    def expect(self, instance: Instance, started: Started) -> verify.Facts:
+    def expect(self, instance: Instance, started: Started) -> Facts:
         level = instance.placement.baseline_level
-        limited = verify.of_limits(instance.placement.limits) if level == "cgroup" else {}
+        limited = base.of_limits(instance.placement.limits) if level == "cgroup" else {}
         # Even an empty table of rules costs time for every packet.
         rules = {"rules of the host": "none"} if level == "clean" else {"engine rules": "yes"}
         return {
-            **verify.of_process(instance, None),
+            **base.of_process(instance, None),
             "mounts": "the host's",
             "seccomp filter": "none",
             "root": instance.image.rootfs if level in ("chroot", "cgroup") else "/",
@@ -143,17 +127,17 @@ class Bare(Jobs):
 
 def in_group(instance: Instance, argv: Sequence[str]) -> list[str]:
     """Return the command that runs `argv` in the instance's control group, with its limits."""
-    limits = limit_files(instance.target, instance.placement.limits)
+    limits = limit_files(instance.placement.limits)
     folders = instance.target.host.call("make_group", group=instance.group, limits=limits)
     return list(script(_JOIN, *folders, "--", *argv))
 
 
-def limit_files(target: Target, limits: Limits) -> dict[str, str]:
+def limit_files(limits: Limits) -> dict[str, str]:
     """Return limits as the files of a control group in both versions."""
     values = {
         "cpuset.cpus": limits.cpuset,
         "cpu.shares": limits.shares,
-        "cpu.weight": target.cpu_weight(limits.shares),
+        "cpu.weight": limits.shares and base.weights(limits.shares)[0],
         "cpu.cfs_period_us": limits.period_us,
         "cpu.cfs_quota_us": limits.quota_us,
         "cpu.max": limits.quota_us and f"{limits.quota_us} {limits.period_us}",

@@ -9,8 +9,7 @@ from labkit.hosts import script
 from labkit.runtimes.base import Instance
 from labkit.runtimes.jobs import Jobs, limit_files
 
-#: The files with limits that only one version of control groups has.
-_VERSION1 = ("cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us", "memory.limit_in_bytes")
+#: The files with limits that only version 2 of control groups has.
 _VERSION2 = ("cpu.weight", "cpu.max", "memory.max")
 # Runs a command where /sys shows the network namespace that it is in.
 _OWN_SYSFS = """mkdir -p "$1"; mount --rbind /sys/fs/cgroup "$1"
@@ -41,24 +40,19 @@ class Lxc(Jobs):
         enter = ["unshare", "--mount", "--propagation", "private"]
         return [*enter, *script(_OWN_SYSFS, f"{folder}/cgroup", *start)]
 
-    def end(self, instance: Instance) -> None:
-        named = ("-P", instance.folder, "-n", instance.label)
-        instance.target.host.run("lxc-stop", "-k", *named, check=False)
-
-    def clear(self, instance: Instance) -> None:
-        instance.target.host.call("remove_group", group=f"{instance.group}-monitor")
-
-    def logs(self, instance: Instance) -> str:
-        console = f"{instance.folder}/console"
-        shown = instance.target.host.run("cat", console, check=False).stdout
-        return shown + super().logs(instance)
+    def stop(self, instance: Instance) -> None:
+        """End the container by its own engine first: its holder does not on TERM."""
+        host, named = instance.target.host, ("-P", instance.folder, "-n", instance.label)
+        host.run("lxc-stop", "-k", *named, check=False)
+        super().stop(instance)
+        host.call("remove_group", group=f"{instance.group}-monitor")
 
 
 def _settings(instance: Instance) -> dict[str, str]:
     """Return the container's configuration, with limits for the host's version of groups."""
     target, folder, group = instance.target, instance.folder, instance.group.lstrip("/")
-    version2 = target.host.call("read", path="/sys/fs/cgroup/cgroup.controllers")
-    key, other = ("cgroup2", _VERSION1) if version2 else ("cgroup", _VERSION2)
+    version2 = bool(target.host.call("read", path="/sys/fs/cgroup/cgroup.controllers"))
+    key = "cgroup2" if version2 else "cgroup"
     settings = {
         "uts.name": instance.label,
         "rootfs.path": f"overlay:{instance.image.rootfs}:{folder}/{instance.label}/upper",
@@ -81,5 +75,7 @@ def _settings(instance: Instance) -> dict[str, str]:
             **({"net.0.macvlan.mode": "bridge"} if network.parent else {}),
             **({"net.0.ipv4.gateway": network.gateway} if network.gateway else {}),
         }
-    limits = limit_files(target, instance.placement.limits)
-    return settings | {f"{key}.{name}": text for name, text in limits.items() if name not in other}
+    for name, text in limit_files(instance.placement.limits).items():
+        if name == "cpuset.cpus" or (name in _VERSION2) == version2:
+            settings[f"{key}.{name}"] = text
+    return settings

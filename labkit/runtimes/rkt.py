@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from labkit.errors import UNPACKAGED
 from labkit.hosts.target import Network
-from labkit.runtimes.base import Instance, Started
+from labkit.runtimes.base import Facts, Instance, Started
 from labkit.runtimes.jobs import Jobs, in_group
-from labkit.runtimes.verify import Facts
 
 #: Placements that start at the same time store their image once.
 _STORING = threading.Lock()
@@ -51,30 +50,34 @@ class Rkt(Jobs):
         words += ["--hostname=labkit", image, f"--exec=/usr/bin/{argv[0]}", "--", *argv[1:]]
         return in_group(instance, words)
 
-    def attach(self, instance: Instance, pid: int) -> None:
-        """Give its interface the hardware address that others know: rkt tells them of no other."""
+    def start(self, instance: Instance) -> Started:
+        """Start it; give it the hardware address that others know: rkt tells them of no other."""
+        started = super().start(instance)
         if network := instance.network:
-            address = network.hardware(instance.target.place)
-            words = ("ip", "link", "set", "eth0", "address", address)
-            instance.target.host.run("nsenter", "-t", str(pid), "-n", *words)
+            words = ("address", network.hardware(instance.target.place))
+            inside = ("nsenter", "-t", str(started.pid), "-n")
+            instance.target.host.run(*inside, "ip", "link", "set", "eth0", *words)
+        return started
 
     def expect(self, instance: Instance, started: Started) -> Facts:
         """Return also where rkt has its own copy of the image."""
         return {**super().expect(instance, started), "layer over": stored(instance)[1]}
 
-    def end(self, instance: Instance) -> None:
-        """Stop the pod: the job's own end would leave what systemd-nspawn started."""
-        words = ["stop", "--force", f"--uuid-file={instance.folder}/uuid"]
-        instance.target.host.run(*_rkt(instance), *words, check=False)
+    def stop(self, instance: Instance) -> None:
+        """Stop the pod first, as the job's own end would leave what systemd-nspawn started.
 
-    def clear(self, instance: Instance) -> None:
-        """Remove the pod, by the host in whose network its interfaces are."""
-        host, file = instance.target.host, f"{instance.folder}/uuid"
-        if pod := host.call("read", path=file):
-            host.run(*_rkt(instance), "rm", f"--uuid-file={file}", check=False)
+        It is removed by the host in whose network its interfaces are.
+        """
+        host = instance.target.host
+        if pod := host.call("read", path=f"{instance.folder}/uuid"):
+            host.run(*_rkt(instance), "stop", "--force", pod, check=False)
+        super().stop(instance)
+        left = [f"/var/lib/cni/networks/labkit-{instance.label}"]
+        if pod:
+            host.run(*_rkt(instance), "rm", pod, check=False)
             # Where /run is on a disk, systemd-nspawn leaves this.
-            host.run("rm", "-rf", "--", f"/run/systemd/nspawn/propagate/rkt-{pod}")
-        host.run("rm", "-rf", "--", f"/var/lib/cni/networks/labkit-{instance.label}")
+            left += [f"/run/systemd/nspawn/propagate/rkt-{pod}"]
+        host.run("rm", "-rf", "--", *left)
 
 
 def stored(instance: Instance) -> tuple[str, str]:

@@ -149,7 +149,7 @@ def life(placement, workload, cpus):
     options = {"images": {"net": IMAGE}, "networks": NETS, "storages": STORES}
     target = Target(host, "198.18.0.3", engine="unix:///run/labkit/docker.sock", **options)
     if placement.storage:
-        target = target.with_storage(placement.storage)
+        target = replace(target, storage=STORES[placement.storage])
     instance = Instance(target, placement, workload, cpus, "trial-b01-p02-a1")
     engine.start(instance)
     yield "start", [*host.commands]

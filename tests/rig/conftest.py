@@ -15,7 +15,7 @@ import pytest
 from labkit import Rig
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
-from labkit.hosts import LocalHost, labelled
+from labkit.hosts import LocalHost
 from labkit.rig import engine, netns
 from labkit.rig.images import LayeredImage, tree
 from labkit.rig.virtual import group_roots
@@ -125,7 +125,7 @@ def leftovers():
     jobs = netns.DIRECTORY / "jobs"
     return [
         *(f"container {name}" for names in containers for name in names),
-        *(f"process {row}" for row in labelled(local, MINE)),
+        *(f"process {row}" for row in local.call("labelled", prefix=MINE)),
         *(f"control group {path}" for path in groups),
         *(f"directory {path}" for path in (jobs.iterdir() if jobs.is_dir() else ())),
     ]

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from sshd import children, command, make_key
 
-from labkit.hosts import LocalHost, labelled, stop_labelled
+from labkit.hosts import LocalHost, stop_labelled
 from labkit.rig import engine, netns
 
 HOST = """
@@ -210,7 +210,8 @@ grep -s . "$1"/class/net/*/queues/rx-*/rps_cpus || true
 def state():
     """Return all that a campaign may leave on the hosts, as lines by where they are."""
     local = LocalHost()
-    found = {"processes": [f"{label} {argv}" for _, label, argv in labelled(local, "trial-")]}
+    running = local.call("labelled", prefix="trial-")
+    found = {"processes": [f"{label} {argv}" for _, label, argv in running]}
     shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": engine.SOCKET}, check=False)
     found["machine"] = shown.stdout.splitlines()
     for role in ALL_ROLES:

@@ -27,7 +27,6 @@ def command(address, port, host_key, authorized):
         "StrictModes": "no",
         "UsePAM": "no",
         "UseDNS": "no",
-        "Subsystem": "sftp internal-sftp",
         "SetEnv": "SHLVL=1",  # keeps bash from its start-up files
     }
     given = [text for name, value in options.items() for text in ("-o", f"{name}={value}")]

@@ -18,7 +18,7 @@ from labkit import Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.data import load
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, labelled, start_job
+from labkit.hosts import LocalHost, start_job
 from labkit.pcap import read
 from labkit.placement import container, waiting
 from labkit.rig import engine, images
@@ -164,7 +164,7 @@ def test_the_next_user_removes_all_of_a_killed_campaign(own, networked):
     start_job(host, ["sleep", "600"], directory=directory, label="trial-1-x")
     with opened(own.networked, lines.append):
         assert docker_cli("ps", "--all", "--quiet") == ""
-        assert labelled(LocalHost(), "trial-") == []
+        assert LocalHost().call("labelled", prefix="trial-") == []
     for kind in ("process", "container", *(f"network {name}" for name in CREATED)):
         assert any(f"removed {kind}" in line for line in lines), (kind, lines)
 

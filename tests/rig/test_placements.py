@@ -26,7 +26,7 @@ from labkit.placement import (
     docker,
     waiting,
 )
-from labkit.runtimes import RUNTIMES, placed
+from labkit.runtimes import RUNTIMES, Instance, placed
 from labkit.runtimes.base import wait_ready
 from labkit.runtimes.jobs import withdraw
 from labkit.tools import sockperf
@@ -188,11 +188,9 @@ def test_wrong_placements_are_rejected(lab, label, placement, wrong, words):
     options, logs = dict(wrong), dict[str, str]()
     target = lab.targets[options.pop("at")] if "at" in options else lab.target(placement)
     workload = waiting("net") if "image" in wrong else sockperf.server("block")
-    place = (broken(placement.runtime, **options), target, placement, workload)
-    with (
-        pytest.raises(ManipulationError) as caught,
-        placed(*place, cpus=lab.cpu_map["sut"], label=label, logs=logs),
-    ):
+    instance = Instance(target, placement, workload, lab.cpu_map["sut"], label)
+    placing = placed(broken(placement.runtime, **options), instance, logs)
+    with pytest.raises(ManipulationError) as caught, placing:
         raise AssertionError("verification passed")
     assert "command" in caught.value.evidence["verification"] and "server.log" in logs
     assert words in caught.value.what
@@ -206,8 +204,9 @@ def test_wrong_placements_are_rejected(lab, label, placement, wrong, words):
 def test_a_server_that_does_not_become_ready(lab, label, placement, argv, words, monkeypatch):
     patience = 0.2 if argv[0] == "sleep" else 20.0
     monkeypatch.setattr(wait_ready, "__defaults__", (0, patience))
-    place = (RUNTIMES[placement.runtime], lab.target(placement), placement, Workload(argv, 11111))
-    with pytest.raises(PlacementError) as caught, placed(*place, cpus="1", label=label):
+    instance = Instance(lab.target(placement), placement, Workload(argv, 11111), "1", label)
+    placing = placed(RUNTIMES[placement.runtime], instance, {})
+    with pytest.raises(PlacementError) as caught, placing:
         raise AssertionError("verification passed")
     said = str(caught.value)
     assert words in said or "ended at once" in said or "did not start" in said

@@ -11,7 +11,7 @@ from labkit.errors import ManipulationError, RigError
 from labkit.placement import STORAGES, UNIONS, docker, waiting
 from labkit.rig import engine
 from labkit.rig.images import ensure_layers
-from labkit.runtimes import placed
+from labkit.runtimes import Instance, placed
 from labkit.runtimes.docker import Docker
 from labkit.tools import file_operations
 
@@ -97,7 +97,7 @@ class Mislabelled(Docker):
 @pytest.mark.parametrize("name", ["overlay2", "bind"])
 def test_another_storage_than_that_of_the_label_is_an_error(lab, label, name):
     placement = docker("host", storage=name)
-    arguments = (Mislabelled(), lab.target(placement), placement, waiting("layered"))
-    with pytest.raises(ManipulationError) as caught, placed(*arguments, cpus="1", label=label):
+    instance = Instance(lab.target(placement), placement, waiting("layered"), "1", label)
+    with pytest.raises(ManipulationError) as caught, placed(Mislabelled(), instance, {}):
         pass
     assert "not zfs" in caught.value.what and "; mount at /data: " in caught.value.what

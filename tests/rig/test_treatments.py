@@ -16,8 +16,8 @@ from notebook_studies import declared
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import CommandFailed, ManipulationError, ToolOutput
-from labkit.hosts import LocalHost, Settings, labelled, restore
-from labkit.hosts.settings import LATENCY_REQUEST
+from labkit.hosts import LocalHost, Settings
+from labkit.hosts.agent import LATENCY
 from labkit.placement import bare, cpu_mask, docker, waiting
 from labkit.rig import netns
 from labkit.tools import sockperf, thrift_rpc
@@ -163,7 +163,7 @@ def test_a_host_takes_in_its_packets_on_its_own_cpu(lab, make_trial):
 
 def test_idle_states_are_held_for_a_trial(make_trial):
     def request():
-        return int.from_bytes(Path(LATENCY_REQUEST).read_bytes()[:4], "little", signed=True)
+        return int.from_bytes(Path(LATENCY).read_bytes()[:4], "little", signed=True)
 
     before, trial = request(), make_trial(HOST, idle="held")
     with trial.treated(), trial.serve(waiting("net"), HOST) as server:
@@ -212,12 +212,12 @@ def test_an_offload_is_restored_also_after_a_kill_and_where_its_device_is_gone(
             assert not tuning.set_file(f"lkt2 {OFFLOAD}", "off") and len(tuning.notes) == 2
         assert offload() == "on"
         assert Settings(host, label, journal=book).set_file(f"lkt0 {OFFLOAD}", "off")
-        assert restore(host, journal=book) == [f"lkt0 {OFFLOAD}: restored"]
+        assert host.call("restore", journal=book) == [f"lkt0 {OFFLOAD}: restored"]
         assert offload() == "on"
         assert Settings(host, label, journal=book).set_file(f"lkt0 {OFFLOAD}", "off")
     finally:
         host.run("ip", "link", "del", "lkt0")
-    assert restore(host, journal=book) == [f"lkt0 {OFFLOAD}: gone"]
+    assert host.call("restore", journal=book) == [f"lkt0 {OFFLOAD}: gone"]
 
 
 # Captures of the first study's exchanges.
@@ -269,7 +269,7 @@ def test_a_captured_trial_has_round_trip_and_residence_times(lab, label, place, 
     found = measurement.metrics
     assert found["paired"] >= len(rtt) and found["captured"] >= 2 * found["paired"]
     assert found["capture_drops"] == found["unpaired"] == 0, trial.flags
-    assert mirrors() == "" and labelled(LocalHost(), label) == []
+    assert mirrors() == "" and LocalHost().call("labelled", prefix=label) == []
 
 
 def test_a_trial_without_capture_is_not_mirrored(lab, label, monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labkit import Rig
-from labkit.hosts import LocalHost, Settings, labelled, script
+from labkit.hosts import LocalHost, Settings, script
 from labkit.rig import clean, engine, lock, netns, virtual
 
 pytestmark = pytest.mark.rig
@@ -56,7 +56,7 @@ def traces():
         "routes": local.run("ip", "route", "show", "table", "all").stdout.splitlines(),
         "mounts": [*virtual.mounted(), *virtual.mounted((storages,))],
         "groups": list(map(str, virtual.group_roots())),
-        "labelled": [str(row) for label in ("labkit-", "trial-") for row in labelled(local, label)],
+        "labelled": [local.call("labelled", prefix=label) for label in ("labkit-", "trial-")],
         "processes": [
             line for line in processes if f"{netns.DIRECTORY}/" in line or f"{storages}/" in line
         ],

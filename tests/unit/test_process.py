@@ -16,7 +16,7 @@ from labkit.process import ended_as_by_ctrl_c
 
 def test_only_the_first_signal_interrupts():
     taken_down = False
-    with pytest.raises(KeyboardInterrupt), ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+    with pytest.raises(KeyboardInterrupt), ended_as_by_ctrl_c():
         try:
             signal.raise_signal(signal.SIGTERM)  # nohup ignores SIGHUP
         finally:
@@ -32,11 +32,11 @@ def test_ignored_signals_and_threads_are_left_alone():
     before, seen = signal.signal(signal.SIGHUP, signal.SIG_IGN), []
 
     def inside():
-        with ended_as_by_ctrl_c(signal.SIGTERM):
+        with ended_as_by_ctrl_c():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     try:
-        with ended_as_by_ctrl_c(signal.SIGHUP):
+        with ended_as_by_ctrl_c():
             signal.raise_signal(signal.SIGHUP)
         thread = threading.Thread(target=inside)
         thread.start()

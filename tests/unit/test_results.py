@@ -7,9 +7,8 @@ import pytest
 from made_up import write
 
 from labkit import compare, results
-from labkit.campaign.treatments import CPU_SLOW
+from labkit.campaign.treatments import CPU_SLOW, CPUS_APART
 from labkit.errors import UsageError
-from labkit.hosts.cache_line import CPUS_APART
 
 #: Times and switches by placement and way of waiting.
 TIMES = {"bare": 1.0, "docker": 1.4, "block": 5000.0, "spin": 2500.0}

@@ -15,7 +15,7 @@ from labkit.campaign import treatments
 from labkit.campaign import trial as trials
 from labkit.campaign.runner import LOSSES
 from labkit.campaign.study import Study, code_digest
-from labkit.campaign.treatments import CPU_SLOW, Treatment
+from labkit.campaign.treatments import APART, CPU_SLOW, CPUS_APART, LEAST_NS, Treatment
 from labkit.campaign.trial import Trial
 from labkit.errors import CpusDisturbed, ManipulationError, UsageError
 from labkit.hosts import LocalHost
@@ -232,15 +232,15 @@ def test_steering_without_effect_or_a_queue():
         assert "no receive queue" in str(treatment.feasibility(rig, level, {}))
 
 
-class Moving(Rig):
-    """A rig whose cache lines take the times of a list, to the least; the last one stays."""
+class Moving(treatments.SharedCache):
+    """A cache line takes the times of a list, to the least; the last one stays."""
 
     def __init__(self, *ratios):
+        super().__init__()
         self.ratios = list(ratios)
 
-    def cache_line(self):
-        ratio = self.ratios.pop(0) if len(self.ratios) > 1 else self.ratios[0]
-        return {"cache_line_ns": 100 * ratio, "cache_line_ratio": ratio} if ratio else {}
+    def _apart(self, rig):
+        return (self.ratios.pop(0) if len(self.ratios) > 1 else self.ratios[0]) > APART
 
 
 @pytest.fixture
@@ -253,30 +253,46 @@ def clock(monkeypatch):
 
 
 def test_a_window_waits_until_the_cpus_share_a_cache(clock):
-    cache, apart = treatments.SharedCache(), {"cache_line_ns": 280.0, "cache_line_ratio": 2.8}
-    rig = Moving(3, 3.1, 2.9, 1)
-    cache.ready(rig, "kept")
-    assert clock[0] == pytest.approx(0.6) and rig.ratios == [1]
+    cache, apart = Moving(3, 3.1, 2.9, 1), {"cache_line_ns": 280.0, "cache_line_ratio": 2.8}
+    cache.ready(None, "kept")
+    assert clock[0] == pytest.approx(0.6) and cache.ratios == [1]
     assert cache.check("kept", {"cache_line_ratio": 1.2}) == cache.check("kept", {}) == []
     with pytest.raises(CpusDisturbed, match="moved the CPUs of generator and SUT apart") as caught:
         cache.check("kept", apart)
     assert "280 ns there and back" in caught.value.why
-    assert cache.check("as found", apart) == []
+    assert cache.check("as found", apart) == [CPUS_APART]
 
 
 def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock):
-    cache, rig = treatments.SharedCache(), Moving(3)
+    cache = Moving(3)
     for waited in (120, 60, 30, 15, 7.5, 3.75, 2, 2):
         began = clock[0]
-        cache.ready(rig, "kept")
+        cache.ready(None, "kept")
         assert clock[0] - began == pytest.approx(waited, abs=0.25)
-        assert cache.check("kept", {"cache_line_ratio": 3.0}) == [], "it was so before the window"
+        # It was so before the window.
+        assert cache.check("kept", {"cache_line_ratio": 3.0}) == [CPUS_APART]
     began = clock[0]
-    cache.ready(rig, "as found")
-    cache.ready(Moving(0), "kept")
+    cache.ready(None, "as found")
+    cache.ratios = [0, 3]
+    cache.ready(None, "kept")
     assert clock[0] == began
-    cache.ready(rig, "kept")
+    cache.ready(None, "kept")
     assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
+
+
+def test_a_cache_line_is_compared_with_the_least_of_the_campaign():
+    cache, rig = treatments.SharedCache(), SimpleNamespace(shared_kernel=True, cpu_map={})
+    assert cache.line(rig) == []
+    rig.cpu_map = {"generator": "0", "sut": "0"}
+    assert cache.line(rig) == []
+    rig.cpu_map["sut"] = "1-2"
+    assert cache.line(rig) == [0, 1]
+    rig.shared_kernel = False
+    assert cache.line(rig) == []
+    ratios = [cache.timed([ns])["cache_line_ratio"] for ns in (200, 80, 200, 20, 80)]
+    assert ratios == pytest.approx([1, 1, 2.5, 20 / LEAST_NS, 80 / LEAST_NS])
+    assert cache.timed([]) == {}
+    assert cache.timed([65, 195]) == {"cache_line_ns": 195, "cache_line_ratio": 3}
 
 
 def test_a_trial_is_repeated_twice_for_a_slow_cpu_then_kept_and_flagged():

@@ -13,7 +13,7 @@ import pytest
 from labkit.campaign.trial import AT_ONCE, Trial, at_once, saturated
 from labkit.design import Condition
 from labkit.errors import ToolOutput, UsageError
-from labkit.hosts import LocalHost, labelled
+from labkit.hosts import LocalHost
 from labkit.placement import docker
 from labkit.tools.base import Client, Measurement, Prestart
 from labkit.tools.parsing import NOT_REACHED
@@ -183,7 +183,8 @@ def test_it_begins_when_it_is_let_go_and_not_before(prepared, tmp_path, let_go):
             assert result.status == 7 and result.stdout.splitlines() == ["Warmup stage", "sent"]
         # Whoever looks what aims where finds the command itself.
         assert set(command) <= set(ready.argv)
-    assert begun.exists() == let_go and not folder.exists() and labelled(HOST, LABEL) == []
+    assert begun.exists() == let_go and not folder.exists()
+    assert HOST.call("labelled", prefix=LABEL) == []
 
 
 def test_one_that_ends_at_once_says_why(prepared):

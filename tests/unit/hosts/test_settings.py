@@ -1,25 +1,21 @@
 """Settings and what restores them, on plain files, with real processes killed for real."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, Settings, agent, restore
+from labkit.hosts import LocalHost, Settings, agent
 
 HOST = LocalHost()
 BEFORE = ["a-before", "b-before", "c-before"]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
+def files(tmp_path):
     directory = tmp_path / "files"
     directory.mkdir()
     for name in BEFORE:
@@ -28,21 +24,21 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> str:
+def journal(tmp_path):
     return str(tmp_path / "journal")
 
 
-def contents(files: Path) -> list[str]:
+def contents(files):
     return [(files / name).read_text().strip() for name in "abc"]
 
 
-def states(journal: str, **which: Any) -> list[tuple[str, str]]:
-    rows = [one.partition(": ") for one in restore(HOST, journal=journal, **which)]
+def states(journal, **which):
+    rows = [one.partition(": ") for one in HOST.call("restore", journal=journal, **which)]
     return [(outcome.partition(",")[0], target[-1]) for target, _, outcome in rows]
 
 
-def test_settings_are_restored_at_the_end(files: Path, journal: str) -> None:
-    assert restore(HOST, journal=journal) == [] and not Path(journal).exists()
+def test_settings_are_restored_at_the_end(files, journal):
+    assert HOST.call("restore", journal=journal) == [] and not Path(journal).exists()
     with Settings(HOST, "lkt-1", journal=journal) as settings:
         assert settings.set_file(f"{files}/a", 1) and settings.set_file(f"{files}/a", 2)
         values = {f"{files}/b": "x y", f"{files}/c": "c-before", f"{files}/no": "1"}
@@ -58,7 +54,7 @@ def test_settings_are_restored_at_the_end(files: Path, journal: str) -> None:
     assert [path.name for path in Path(journal).iterdir()] == ["lock"]
 
 
-def test_a_value_changed_by_somebody_else_stays(files: Path, journal: str) -> None:
+def test_a_value_changed_by_somebody_else_stays(files, journal):
     settings = Settings(HOST, "lkt-1", journal=journal)
     with pytest.raises(RigError, match="b: conflict"), settings:
         settings.set_files({f"{files}/{name}": "ours" for name in "abc"})
@@ -70,7 +66,7 @@ def test_a_value_changed_by_somebody_else_stays(files: Path, journal: str) -> No
     assert states(journal) == []
 
 
-def test_settings_of_others_stay(files: Path, journal: str) -> None:
+def test_settings_of_others_stay(files, journal):
     ours, theirs = (Settings(HOST, label, journal=journal) for label in ("lkt-1/x", "lkt-2/x"))
     also_ours = Settings(HOST, "lkt-1/x", journal=journal)
     for settings, name in ((ours, "a"), (theirs, "b"), (also_ours, "c")):
@@ -84,9 +80,7 @@ def test_settings_of_others_stay(files: Path, journal: str) -> None:
     ("change", "gone"),
     [({"boot": "another"}, False), ({"target": "eth7 gro"}, True), ({"target": "/no/a"}, False)],
 )
-def test_nothing_is_restored_that_is_gone(
-    files: Path, journal: str, change: dict[str, str], gone: bool
-) -> None:
+def test_nothing_is_restored_that_is_gone(files, journal, change, gone):
     """A reboot, a network namespace, a device."""
     Settings(HOST, "lkt-1", journal=journal).set_file(f"{files}/a", "1")
     book = Path(journal, "journal")
@@ -95,12 +89,12 @@ def test_nothing_is_restored_that_is_gone(
     assert contents(files)[0] == "1" and states(journal) == []
 
 
-def killed(at: int, call: Callable[..., Any], **arguments: Any) -> bool:
+def killed(at, call, **arguments):
     """Call in a child that is killed before a sync, or before it writes a setting."""
     steps = 0
 
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*given: Any, **options: Any) -> Any:
+    def counted(real):
+        def step(*given, **options):
             nonlocal steps
             steps += 1
             if steps == at:
@@ -117,9 +111,7 @@ def killed(at: int, call: Callable[..., Any], **arguments: Any) -> bool:
 
 
 @pytest.mark.parametrize("restoring", [False, True])
-def test_a_kill_at_any_step_leaves_nothing_unrecorded(
-    restoring: bool, files: Path, journal: str
-) -> None:
+def test_a_kill_at_any_step_leaves_nothing_unrecorded(restoring, files, journal):
     setting = {"label": "lkt-1", "journal": journal}
     values, again = {f"{files}/a": "1", f"{files}/b": "2"}, {f"{files}/a": "3"}
     for at in range(1, 20):
@@ -152,5 +144,5 @@ def test_a_kill_at_any_step_leaves_nothing_unrecorded(
         ("1 2", "12", False),
     ],
 )
-def test_equal_values(left: str, right: str, same: bool) -> None:
+def test_equal_values(left, right, same):
     assert agent.same(left, right) == agent.same(right, left) == same

@@ -3,8 +3,6 @@
 ``tests/captured/verifications.json``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +10,22 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import ManipulationError
-from labkit.hosts import LocalHost, Result
-from labkit.hosts.target import Image, Network, Storage, Target, weight
-from labkit.placement import Limits, Placement, bare, container, docker
+from labkit.hosts import LocalHost
+from labkit.hosts.target import Image, Network, Storage, Target
+from labkit.placement import Limits, bare, container, docker
 from labkit.rig.engine import LAYER2
 from labkit.rig.networks import VIRTUAL
-from labkit.runtimes import RUNTIMES, Instance, verify
-from labkit.runtimes.base import Started, observed
-from labkit.runtimes.verify import check_translated, check_unchanged, differences
+from labkit.runtimes import RUNTIMES, Instance
+from labkit.runtimes.base import (
+    Started,
+    check_translated,
+    check_unchanged,
+    differences,
+    observed,
+    of_limits,
+    of_process,
+    weights,
+)
 from labkit.tools import sockperf
 
 RECORDED = json.loads((Path(__file__).parents[2] / "captured" / "verifications.json").read_text())
@@ -34,7 +40,7 @@ PLACEMENTS = {
 DIGEST, ROOT = RECORDED["docker host"]["image"], RECORDED["bare chroot"]["root"]
 
 
-def instance(placement: Placement, **more: Storage) -> Instance:
+def instance(placement, **more):
     address = "198.18.0.4" if placement == bare() else "198.18.0.3"
     images = {"net": Image("net", "labkit/net", DIGEST, ROOT)}
     networks = {"bridge": LAYER2, **VIRTUAL}
@@ -42,13 +48,13 @@ def instance(placement: Placement, **more: Storage) -> Instance:
     return Instance(target, placement, sockperf.server("spin"), "1", "trial-0-recorded")
 
 
-def expected(placement: Placement, group: str = "0" * 64, **more: Storage) -> verify.Facts:
+def expected(placement, group="0" * 64, **more):
     """Return what the engine expects of a placement on the recorded host."""
     return RUNTIMES[placement.runtime].expect(instance(placement, **more), Started(1, group))
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
-def test_only_the_recorded_placement_passes(name: str) -> None:
+def test_only_the_recorded_placement_passes(name):
     group = RECORDED[name].get("container", "0" * 64)
     for label, placement in PLACEMENTS.items():
         assert bool(differences(expected(placement, group), RECORDED[name])) == (label != name)
@@ -57,7 +63,7 @@ def test_only_the_recorded_placement_passes(name: str) -> None:
         assert len(problems) == 1 and problems[0].startswith(f"{fact}: something else, not ")
 
 
-def test_what_is_read_follows_from_what_is_expected() -> None:
+def test_what_is_read_follows_from_what_is_expected():
     facts = {"control group": "none", "mount at /data": "/disk/bind/1"}
     read = observed(instance(docker("overlay")), Started(7, "id"), facts)
     assert (read["group"], read["source"]) == ("", "/disk/bind/1")
@@ -65,7 +71,7 @@ def test_what_is_read_follows_from_what_is_expected() -> None:
     assert read["sandboxes"] == VIRTUAL["overlay"].sandboxes
 
 
-def test_seccomp_storage_and_networks_between_hosts_are_expected() -> None:
+def test_seccomp_storage_and_networks_between_hosts_are_expected():
     for seccomp, words in (("default", "yes"), ("unconfined", "none")):
         assert expected(docker().with_seccomp(seccomp))["seccomp filter"] == words
     bound = Storage("bind", "overlay2", "ext4", "/disk")
@@ -73,32 +79,21 @@ def test_seccomp_storage_and_networks_between_hosts_are_expected() -> None:
     assert (facts["storage driver"], facts["file system of /data"]) == ("overlay2", "ext4")
     assert str(facts["mount at /data"]).startswith("/disk/bind/net-")
     overlay = Network("overlay", "198.18.9.0/24", "198.18.9.10", remotes=("198.18.0.5",))
-    facts = verify.of_process(instance(docker("overlay")), overlay)
+    facts = of_process(instance(docker("overlay")), overlay)
     assert facts["tunnel"] == facts["tunnel to 198.18.0.5"] == "yes"
-    weave = verify.of_process(instance(docker("weave")), replace(overlay, router="r:1"))
+    weave = of_process(instance(docker("weave")), replace(overlay, router="r:1"))
     assert weave["router to 198.18.0.5"] == ("fastdp", "sleeve")
 
 
-@pytest.mark.parametrize(
-    ("printed", "converted"),
-    [("runc version 1.1.5+ds1\nspec: 1.0.2", 39), ("runc version 1.3.3-0ubuntu1", 100), ("", 39)],
-)
-def test_limits_are_converted_as_runc_and_the_kernel_do(printed: str, converted: int) -> None:
-    """As runc's developers state it: 2,000 shares are 77 before 1.3.2, and 170 from then on."""
-
-    class Printing(LocalHost):
-        def run(self, *argv: str, **options: object) -> Result:
-            return Result(argv, "here", 0, printed, "", 0.0)
-
-    target = Target(Printing(), "198.18.0.2")
-    assert target.cpu_weight(1024) == converted and target.cpu_weight(None) is None
-    assert [weight(2000, linear=linear) for linear in (True, False)] == [77, 170]
-    facts = verify.of_limits(Limits(shares=1024, memory=100_000_000))
-    assert {"1024 shares", f"{converted} weight"} <= set(facts["CPU weight"])
+def test_limits_are_converted_as_runc_and_the_kernel_do():
+    """As runc's developers state it: 2,000 shares are 170, and 77 before 1.3.2."""
+    assert (weights(2000), weights(1024), weights(1 << 18)) == ((170, 77), (100, 39), (10_000,) * 2)
+    facts = of_limits(Limits(shares=1024, memory=100_000_000))
+    assert facts["CPU weight"] == ("1024 shares", "100 weight", "39 weight")
     assert facts["memory limit"] == ("99999744", "99991552", "99942400")
 
 
-def test_a_change_in_a_window_is_an_error_with_every_change() -> None:
+def test_a_change_in_a_window_is_an_error_with_every_change():
     before = RECORDED["docker nat"]
     check_unchanged("server", before, {**before, "flows udp": "7", "address 198.18.0.9": "yes"})
     after = {name: text for name, text in before.items() if "address" not in name}
@@ -108,7 +103,7 @@ def test_a_change_in_a_window_is_an_error_with_every_change() -> None:
     assert problems[0] == "state: stopped, not running" and len(problems) == 4
 
 
-def test_every_transport_of_a_load_must_have_been_translated() -> None:
+def test_every_transport_of_a_load_must_have_been_translated():
     before, after = {"flows tcp": "1"}, {"flows tcp": "2", "flows udp": "1"}
     check_translated(before, after, ("tcp", "udp"))
     check_translated(before, {"flows udp": "2"}, ("",))
