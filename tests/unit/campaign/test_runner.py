@@ -28,25 +28,8 @@ from labkit.errors import (
     UsageError,
 )
 from labkit.process import TERMINAL
-from labkit.rig.base import Rig
 from labkit.status import find
 from labkit.tools.base import Measurement
-
-BOOT = ["boot a"]
-
-
-class Nowhere(Rig):
-    """A rig without hosts; its facts name the boot."""
-
-    def facts(self):
-        return {"sut": {"stable": {}, "volatile": {"boot_id": BOOT[0]}}}
-
-
-@pytest.fixture
-def rig():
-    BOOT[0] = "boot a"
-    cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1"}
-    return Nowhere("nowhere", "virtual", {}, cpus, shared_kernel=True)
 
 
 def measurement(*values):
@@ -207,34 +190,21 @@ def test_lost_connections_and_moved_cpus_are_not_counted_as_attempts(rig, tmp_pa
     assert len(protocol.seen) == 5 * runner.LOSSES
 
 
-class Fragile(Nowhere):
-    """A rig whose host may be gone, or boot again."""
-
-    gone = False
-
-    def boots(self):
-        if self.gone:
-            raise HostUnreachable("no answer", where="host sut")
-        return {"sut": BOOT[0]}
-
-
 @pytest.mark.parametrize(
     ("boot", "said", "sessions"),
     [("boot a", "host sut does not answer", {1}), ("boot b", "host sut has rebooted", {1, 2})],
 )
 def test_a_lost_host_ends_the_run_and_the_next_goes_on(rig, tmp_path, boot, said, sessions):
-    fragile = Fragile("fragile", "virtual", {}, rig.cpu_map, shared_kernel=True)
-
     def protocol(trial):
         if len(list(tmp_path.rglob("trial.json"))) == 2:
-            BOOT[0], fragile.gone = boot, boot == "boot a"
+            rig.boot, rig.gone = boot, boot == "boot a"
             raise CommandFailed("the server is gone")
         return measurement(1)
 
     with pytest.raises(HostLost, match=said):
-        plan_of(fragile, protocol).run(tmp_path)
-    fragile.gone = False
-    found = plan_of(fragile, protocol).run(tmp_path)
+        plan_of(rig, protocol).run(tmp_path)
+    rig.gone = False
+    found = plan_of(rig, protocol).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "ok", "failed", "ok", "ok", "ok", "ok"]
     assert {*found.trials["session"]} == sessions and len(found.ok) == 6
 

@@ -2,7 +2,6 @@
 
 import html
 import linecache
-import os
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -23,23 +22,6 @@ from labkit.placement import bare, container, cpu_mask, docker
 from labkit.rig.base import Rig
 from labkit.runtimes import Server
 from labkit.tools.base import Measurement
-
-
-class Nowhere(Rig):
-    """A rig without hosts, which can run every placement but those in Docker."""
-
-    def facts(self):
-        return {"sut": {"stable": {"memory_gib": 2}, "volatile": {"boot_id": "a"}}}
-
-    def infeasible(self, placement):
-        return "no engine" if placement.runtime == "docker" else None
-
-
-@pytest.fixture
-def rig():
-    cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1", "all": "0-1"}
-    cpus |= {"generator": "0"}
-    return Nowhere("nowhere", "virtual", {}, cpus, shared_kernel=True)
 
 
 def measured(trial, level):
