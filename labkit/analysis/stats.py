@@ -386,16 +386,6 @@ def compare(
     ------
     UsageError
         A column or the baseline is unknown, or `margin` or `alpha` is not a share.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> times = [10.0, 10.1, 9.9, 10.2, 10.0, 20.1, 20.0, 20.2, 19.9, 20.3]
-    >>> frame = pd.DataFrame({"block": [1, 2, 3, 4, 5] * 2, "ns": times})
-    >>> frame["place"] = ["bare"] * 5 + ["docker"] * 5
-    >>> table = compare(frame, value="ns", condition="place", baseline="bare")
-    >>> table[["condition", "verdict"]].to_dict("records")
-    [{'condition': 'docker', 'verdict': 'differs'}]
     """
     if not 0 < margin < 1 or not 0 < alpha < 0.5:
         raise UsageError(
