@@ -16,7 +16,7 @@ from labkit.hosts import Host, Job, script, start_job
 from labkit.placement import Placement, Workload
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
-from labkit.tools.base import Client, Prestart
+from labkit.tools.base import Client
 
 if TYPE_CHECKING:
     from labkit.campaign.trial import Trial
@@ -56,7 +56,7 @@ class Prestarted:
         time.sleep(max(0.0, self.over - time.monotonic()))
         # The shell does not use the client's command, which is for the record and for `ps`.
         argv = tuple(script(_RESUME, self.folder, *self.client.argv))
-        return replace(self.client, argv=argv, prestart=None)
+        return replace(self.client, argv=argv)
 
 
 @dataclass
@@ -85,13 +85,13 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
     trial.keep_command(client.argv)
     target, label = trial.rig.targets["generator"], f"{trial.label}-{name}"
     host, folder = target.host, f"{target.directory}/{label}"
-    sleep = client.prestart or Prestart(0.0, "")
+    seconds, message = client.prestart
     argv = ["taskset", "-c", trial.cpus("generator"), *in_class(client, client.argv)]
     try:
         locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
         start_job(host, locked, directory=folder, label=label)
-        why = host.call("hold", folder=folder, message=sleep.message)
-        yield Prestarted(client, host, folder, time.monotonic() + sleep.seconds, why)
+        why = host.call("hold", folder=folder, message=message)
+        yield Prestarted(client, host, folder, time.monotonic() + seconds, why)
     finally:
         # A stopped process does not react to SIGTERM.
         Job(host, folder).stop(0.0, remove=True)

@@ -26,8 +26,7 @@ from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Instance, Server, placed
 from labkit.runtimes.base import COUNTED, check_translated, reached_at
-from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import NOT_REACHED, paused
+from labkit.tools.base import NOT_REACHED, Client, Measurement, paused
 
 T = TypeVar("T")
 #: Clients by name, each inside a placement, or on the generator.

@@ -1,9 +1,129 @@
-"""Benchmark tools, one file each: ``from labkit.tools import sockperf, thrift_rpc``."""
+"""Benchmark tools: ``from labkit.tools import services, thrift_rpc``; and applications.
+
+An application is a server, and a load on it whose metrics have the same names for every tool. The
+papers' loads on memcached and nginx, memtier_benchmark and wrk2, are taken where a study asks for
+them (`with_tools`); otherwise labkit's own load and h2load, which time every operation.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
 
 from labkit.errors import ToolOutput
-from labkit.placement import waiting
-from labkit.tools.applications import APPLICATIONS, families, measure_in_turn, with_tools
-from labkit.tools.base import Client, Measurement, one_of
+from labkit.hosts import Host
+from labkit.placement import Placement, Workload, waiting
+from labkit.tools import iperf3, memcached, nginx, pgbench
+from labkit.tools.base import Client, Measurement, first_built, flag, one_of
+from labkit.tools.ping_pong import sockperf
 
 __all__ = ["APPLICATIONS", "Client", "Measurement", "ToolOutput", "families"]
-__all__ += ["measure_in_turn", "one_of", "waiting", "with_tools"]
+__all__ += ["measure_in_turn", "one_of", "sockperf", "waiting", "with_tools"]
+#: From this share of its CPUs on, a load is flagged as the possible bottleneck.
+SATURATED = 0.95
+#: Modules of servers (`SERVER`) and loads on them (`LOADS`: probe and client of each tool, of which
+#: the first is the default) by family.
+FAMILIES: Mapping[str, ModuleType] = {
+    "iperf3": iperf3,
+    "memcached": memcached,
+    "nginx": nginx,
+    "postgresql": pgbench,
+}
+#: The options of each load; defaults of its tool are the paper's where it has them.
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "iperf3 tcp": {"protocol": "tcp"},
+    "iperf3 udp": {"protocol": "udp"},
+    "memcached text": {"protocol": "text"},
+    "memcached binary": {"protocol": "binary"},
+    "nginx 1 KB": {"file": "1k"},
+    "nginx 1 MB": {"file": "1m"},
+    "postgresql 300/s": {"rate": 300},
+    "postgresql 500/s": {"rate": 500},
+}
+
+
+@dataclass(frozen=True)
+class Application:
+    """A server that a family shares, and the load that measures it, with its tool and probe."""
+
+    name: str
+    family: str
+    tool: str
+    server: Workload
+    probe: Callable[[Host], str]
+    load: Callable[..., Client]
+
+    def client(self, address: str, *, seconds: int, **options: Any) -> Client:
+        """Return the load on a server, to be run inside a placement; options are the load's."""
+        client = self.load(address, seconds=seconds, **{**_OPTIONS[self.name], **options})
+
+        def parse(stdout: str, log: str) -> Measurement:
+            found = client.parse(stdout, log)
+            share = found.metrics.get("tool_cpu", 0.0)
+            limit = f"the load used {share:.0%} of its CPUs: it may be the limit"
+            flags = (*found.flags, *flag(limit, share > SATURATED))
+            return replace(found, flags=tuple(f"{self.name}: {text}" for text in flags))
+
+        return replace(client, parse=parse)
+
+
+def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
+    """Return every application by its name, with other tools: ``{"nginx": "wrk2 or h2load"}``."""
+    for family in tools:
+        one_of("family", family, FAMILIES)
+    chosen = {
+        family: first_built(tools.get(family, next(iter(module.LOADS))), module.LOADS)
+        for family, module in FAMILIES.items()
+    }
+    found = {}
+    for name in _OPTIONS:
+        family = name.split()[0]
+        tool, module = chosen[family], FAMILIES[family]
+        label = f"the load on {family}" if tool == "labkit" else tool
+        found[name] = Application(name, family, label, module.SERVER, *module.LOADS[tool])
+    return found
+
+
+#: Every application by its name, in the order of their families, with the default tools.
+APPLICATIONS: Mapping[str, Application] = with_tools({})
+
+
+def families(names: Iterable[str]) -> dict[str, list[Application]]:
+    """Return applications by family, in the order in which they were named."""
+    grouped: dict[str, list[Application]] = {}
+    for name in names:
+        grouped.setdefault(APPLICATIONS[name].family, []).append(APPLICATIONS[name])
+    return grouped
+
+
+def measure_in_turn(
+    trial: Any,
+    placement: Placement,
+    applications: Sequence[Application],
+    *,
+    first: str,
+    seconds: int,
+    loads: Mapping[str, Mapping[str, Any]],
+) -> Measurement:
+    """Measure applications of a family with one server, and one client on the second host.
+
+    Which is measured first changes from block to block. The row of the trial is that of the
+    application `first`, the others are rows too, each with the evidence of its own window. `loads`
+    are options by family and by application.
+    """
+    order, measured = deque(applications), dict[str, Measurement]()
+    order.rotate(-trial.turn)
+    at = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
+    with (
+        trial.serve(order[0].server, placement) as server,
+        trial.serve(waiting("apps"), placement, **at) as client,
+    ):
+        for one in order:
+            options = {**loads.get(one.family, {}), **loads.get(one.name, {})}
+            load = one.client(server.address, seconds=seconds, **options)
+            found = trial.repeated(trial.measure, load, inside=client)
+            measured[one.name] = replace(found, metrics=trial.mechanisms | dict(found.metrics))
+    main = measured.pop(first)
+    also = tuple(({"application": name}, one.metrics) for name, one in measured.items())
+    return replace(main, also=also)

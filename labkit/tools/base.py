@@ -1,28 +1,49 @@
-"""Clients and measurements: the interface between a tool and a trial.
+"""Clients and measurements: the interface between a tool and a trial; and what readers share.
 
 A tool is one module of this package: functions that return a `Client` or a server to place
 (`labkit.placement.Workload`), ``probe(host)``, and a reader of text that makes a `Measurement`.
+Readers refuse whatever contradicts itself: a key that occurs twice, a row that is cut off, a
+failure that the tool reports in the middle of its results.
 """
 
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labkit import errors
-from labkit.errors import LabkitError, UsageError, suggestion
+from labkit.errors import LabkitError, ToolOutput, UsageError, suggestion
 from labkit.hosts import Host
 from labkit.paths import project
 from labkit.process import announce
-from labkit.tools.parsing import Column, plain
 
+Column = NDArray[np.int64]
 #: Debian's interpreter, which runs the programs of ``labkit/tools/programs`` in every image.
 PYTHON = "/usr/bin/python3"
 #: Tools that no distribution packages: images get what is in ``containers/apps/local``.
 UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
+#: The errors of readers; `RecursionError` is of JSON.
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+#: A line in which a tool says that its run is not to be used.
+_FAILURE = re.compile(
+    r"^(?:[\w+-]+: (?:error|fatal)\b|.*\b(?:was aborted|unsuccessful|untrustworthy)\b).*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+#: A version that a tool prints among its results.
+_VERSION = re.compile(r"(?:version\W+(?:[a-z]\w* )?|^\w+ \()(\d+(?:\.\d+)+)", re.MULTILINE)
+#: The shortest pause between messages that is flagged, and how many times longer it is than others.
+_PAUSE_NS, _LONGER = 500_000_000, 10
+#: A rate counts as reached from this share of the requested one; and how its flag begins.
+REACHED, NOT_REACHED = 0.99, "rate not reached"
+#: The quantiles of `latency`, by the last part of their names.
+_QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 @dataclass(frozen=True)
@@ -44,14 +65,6 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Prestart:
-    """A sleep of a client before its first packet: its seconds, and a message printed by then."""
-
-    seconds: float
-    message: str
-
-
-@dataclass(frozen=True)
 class Client:
     """A command that measures, and the reader of its output, which takes (stdout, log) as text.
 
@@ -59,7 +72,9 @@ class Client:
     that begin with a digit) are kept, spread evenly; where `samples_in_stdout`, the text of its
     output is not kept. `target` is the address that it sends to, "" for a command that runs inside
     a placement; `protocols` are the transports that must be seen to pass the rules of a published
-    port, "" for any. `fifo` is its priority in the real-time class SCHED_FIFO on the generator.
+    port, "" for any. `prestart` has the seconds of its sleep before its first packet, and a message
+    that is printed by then. `fifo` is its priority in the real-time class SCHED_FIFO on the
+    generator.
     """
 
     argv: tuple[str, ...]
@@ -69,7 +84,7 @@ class Client:
     log_rows: int | None = None
     samples_in_stdout: bool = False
     protocols: tuple[str, ...] = ("",)
-    prestart: Prestart | None = None
+    prestart: tuple[float, str] = (0.0, "")
     fifo: int = 0
 
 
@@ -120,3 +135,114 @@ def one_of(what: str, value: object, known: Collection[str]) -> None:
     """Raise `UsageError` with the nearest name unless the value is a known one."""
     if value not in known:
         raise UsageError(f"unknown {what} {value!r}", remedy=suggestion(value, known))
+
+
+@contextmanager
+def reading(tool: str, text: str, log: str = "", *, needs: str = "") -> Iterator[None]:
+    """Turn whatever goes wrong while output is read into `ToolOutput`, which shows the output.
+
+    A failure that the tool itself reports comes first. `needs` names the oldest version to read.
+    """
+    try:
+        if failure := _FAILURE.search(text):
+            raise ValueError(f"it reports a failure: {failure[0].strip()}")
+        yield
+    except _WRONG as error:
+        shown = text.strip() or log.strip() or "(nothing)"
+        shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
+        says = "".join(f"; this says {version}" for version in _VERSION.findall(text)[:1])
+        raise ToolOutput(
+            f"cannot read the output of {tool}",
+            why=f"there is no result ({error!r}); it printed: {shown}",
+            remedy=(f"needs {needs} or later{says}; " if needs else "")
+            + "see the trial's raw output; run the same command in the image by hand",
+            evidence={"stdout": text[-4000:], "log": log[:2000]},
+        ) from None
+
+
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict of pairs, whose keys may occur only once."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} occurs twice")
+        found[name] = value
+    return found
+
+
+def json_in(text: str) -> dict[str, Any]:
+    """Return the JSON object that begins the first line with a brace."""
+    # C prints numbers that JSON does not have, such as -nan.
+    number = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
+    start = re.search(r"^\{", number, re.MULTILINE)
+    if not start:
+        raise ValueError("there is no JSON object")
+    decoder = json.JSONDecoder(object_pairs_hook=unique)
+    found: dict[str, Any] = decoder.raw_decode(number, start.start())[0]
+    return found
+
+
+def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
+    """Return what a program of labkit printed, and its ``samples``: columns of integers."""
+    found = json_in(text)
+    samples = found.pop("samples").items()
+    return found, {name: np.array(values, np.int64) for name, values in samples}
+
+
+def rows(text: str, names: Sequence[str], separator: str) -> dict[str, Column]:
+    """Return the columns of lines of integers, which are in the order of `names`."""
+    line = separator.join([r"-?[0-9]+"] * len(names))
+    if not re.fullmatch(f"(?:{line}\n)+", text):
+        how = "cut off" if text and not text.endswith("\n") else "wrong or empty"
+        raise ValueError(f"its log is {how}: it has lines of {len(names)} integers")
+    values = np.array(text.replace(separator, "\n").split(), dtype=np.int64)
+    return dict(zip(names, values.reshape(-1, len(names)).T.copy(), strict=True))
+
+
+def flag(text: str, when: object = True) -> tuple[str, ...]:
+    """Return the text as the flags of a measurement, or none."""
+    return (text,) if when else ()
+
+
+def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tuple[str, ...]:
+    """Return the flag of a rate per second that fell short by more than chance, or none."""
+    text = f"{NOT_REACHED}: {achieved:,.1f} of {requested:,.1f} per second"
+    return flag(text, achieved < REACHED * requested - chance)
+
+
+def paused(times: Column) -> tuple[str, ...]:
+    """Return the flag of a pause in the times of messages (ns) far above 99 % of the others."""
+    times = np.sort(times)
+    gaps = np.diff(times)
+    if len(gaps) < 100 or gaps.max() < max(_PAUSE_NS, _LONGER * np.quantile(gaps, 0.99)):
+        return ()
+    after, length = (times[gaps.argmax()] - times[0]) / 1e9, gaps.max() / 1e9
+    pause = f"pause of {length:.2f} s, {after:.2f} s after the first message"
+    return (f"{pause}: was an end stopped?",)
+
+
+def check_duration(lasted: float, requested: float | None) -> None:
+    """Raise `ValueError` unless a run lasted about as long as was requested (s)."""
+    if requested and abs(lasted - requested) > 0.1 * requested + 0.5:
+        raise ValueError(f"it ran for {lasted:g} s instead of {requested:g}: was the clock set?")
+
+
+def scheduled(name: str, achieved: float, requested: float) -> dict[str, float]:
+    """Return the rates per second of a load with a schedule, the achieved one also as `name`."""
+    rates = {"requested_per_s": requested, "achieved_per_s": achieved}
+    return rates | {name: achieved, "offered_per_s": requested, "reached": achieved / requested}
+
+
+def latency(values: Column, name: str = "latency_ns") -> dict[str, float]:
+    """Return mean, extremes and quantiles of latencies in ns; a quantile is one of them."""
+    if not len(values):
+        return {}
+    statistics = {"mean": values.mean(), "min": values.min(), "max": values.max()}
+    for label, share in _QUANTILES.items():
+        statistics[label] = np.quantile(values, share, method="inverted_cdf")
+    return {f"{name}_{label}": float(value) for label, value in statistics.items()}
+
+
+def plain(text: str) -> str:
+    """Return a text without the colours of a terminal."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)

@@ -19,15 +19,15 @@ from functools import partial
 
 from labkit.errors import UsageError
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, Prestart, prober, python
-from labkit.tools.parsing import flag, json_in, plain, reading, shortfall
+from labkit.tools import base
+from labkit.tools.base import Client, Measurement, python
 
 #: Slept before, waited after, and not counted at the end of sending, in seconds.
 _BEFORE, _AFTER, _END = 2.0, 0.1, 0.2
 _TOTAL = r"^sockperf: Total of (\d+) messages sent in (\d+\.\d{3}) sec(?: \((\d+) .*skipped\))?\s*$"
 _RATE = r"^sockperf: Summary: Message Rate is (\d+) \[msg/sec\].*\nsockperf: .* \d+\.\d+ MBps"
 
-probe = prober(r"socat version (\S+)", "socat", "-V")
+probe = base.prober(r"socat version (\S+)", "socat", "-V")
 
 
 def line_rate(size: int, bits_per_s: float = 1e9) -> float:
@@ -42,15 +42,15 @@ def send(address: str, *, rate: int, size: int, seconds: int, port: int) -> Clie
     if not 14 <= size <= 1472:
         raise UsageError(f"{size} bytes are no payload of one frame", remedy="14 to 1472 bytes")
     argv = f"sockperf throughput -i {address} -p {port} --mps {rate} -m {size} -t {seconds}".split()
-    prestart = Prestart(_BEFORE, "Warmup stage")  # printed as it begins to sleep
     reader, whole = partial(parse, rate=rate), _BEFORE + seconds + _AFTER
-    return Client(tuple(argv), address, whole, reader, prestart=prestart)
+    # The text is printed as it begins to sleep.
+    return Client(tuple(argv), address, whole, reader, prestart=(_BEFORE, "Warmup stage"))
 
 
 def parse(stdout: str, log: str = "", *, rate: int = 0) -> Measurement:
     """Read ``sent``, ``sent_per_s`` and ``send_seconds``; ``messages`` is the number sent."""
-    text = plain(stdout)
-    with reading("sockperf", text):
+    text = base.plain(stdout)
+    with base.reading("sockperf", text):
         total, last = (re.search(pattern, text, re.MULTILINE) for pattern in (_TOTAL, _RATE))
         if total is None or last is None:
             raise ValueError("there is no total of datagrams sent")
@@ -58,8 +58,8 @@ def parse(stdout: str, log: str = "", *, rate: int = 0) -> Measurement:
         reached = sent / seconds
         if abs(reached - float(last[1])) > 0.01 * reached + 2:
             raise ValueError(f"{sent} messages in {seconds} s are not {last[1]} per second")
-    flags = shortfall(reached, rate)
-    flags += flag(f"{total[3]} datagrams were not sent in their turn", total[3])
+    flags = base.shortfall(reached, rate)
+    flags += base.flag(f"{total[3]} datagrams were not sent in their turn", total[3])
     metrics = {"sent": float(sent), "sent_per_s": reached, "send_seconds": seconds}
     return Measurement({}, metrics, sent, flags)
 
@@ -94,8 +94,8 @@ def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
 
 def parse_watch(stdout: str, log: str = "") -> Measurement:
     """Read ``packets_per_s`` between the two counts of `watch`."""
-    with reading("the sink's counter", stdout):
-        (began, before), (ended, after) = json_in(stdout)["looks"]
+    with base.reading("the sink's counter", stdout):
+        (began, before), (ended, after) = base.json_in(stdout)["looks"]
         if len(before) != 1 or set(before) != set(after) or began >= ended:
             raise ValueError(f"the sink did not run all the time: {before} before, {after} after")
         (inode,) = before

@@ -1,17 +1,17 @@
 """Single file operations inside a placement: writing, opening, first writes, traversal."""
 
-from labkit.tools.base import PYTHON, Client, Measurement, one_of, prober, python
-from labkit.tools.parsing import document, reading
+from labkit.tools import base
+from labkit.tools.base import PYTHON, Client, Measurement
 
 #: What hands data to the kernel, or waits until they are on the disk, and at most for how long (s).
 FLUSHES = {"flush": 1e-5, "fsync": 5e-3}
 
-probe = prober(r"Python (\S+)", PYTHON, "--version", package="python3")
+probe = base.prober(r"Python (\S+)", PYTHON, "--version", package="python3")
 
 
 def write(*, size_b: int, count: int, flush: str = "flush") -> Client:
     """Return the client that writes to one open file, flushes each time, and removes it."""
-    one_of("flush", flush, FLUSHES)
+    base.one_of("flush", flush, FLUSHES)
     options = {"path": "/data/written", "size_b": size_b, "flush": flush}
     return _client("write", count, FLUSHES[flush] + size_b / 200e6, _warm_up(count), options)
 
@@ -43,14 +43,16 @@ def _warm_up(count: int) -> int:
 def _client(
     operation: str, count: int, each: float, warm_up: int, options: dict[str, object]
 ) -> Client:
-    argv = python("file_operations", operation, **options, count=count + warm_up, warm_up=warm_up)
+    argv = base.python(
+        "file_operations", operation, **options, count=count + warm_up, warm_up=warm_up
+    )
     seconds = 0.3 + (count + warm_up) * each
     return Client(argv, "", seconds, parse, samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str = "") -> Measurement:
     """Read the times of each operation, and how fast the CPU was."""
-    with reading("file operations", stdout):
-        found, samples = document(stdout)
+    with base.reading("file operations", stdout):
+        found, samples = base.document(stdout)
         speed = {"reference_ns": float(found["reference_ns"])}
         return Measurement(samples, messages=int(found["done"]), mechanisms=speed)

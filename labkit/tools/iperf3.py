@@ -8,8 +8,7 @@ import math
 from functools import partial
 
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.parsing import json_in, reading, shortfall
+from labkit.tools.base import Client, Measurement, json_in, prober, reading, shortfall
 
 TOOL, PORT = "iperf3", 5201
 #: By how much the counts of both ends may differ: a part is on its way at the end.
@@ -77,3 +76,6 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement
         metrics |= {"requested_mbit_per_s": mbit_per_s, "reached": reached / mbit_per_s}
         flags = tuple(f"{flag} (Mbit, sent)" for flag in shortfall(reached, mbit_per_s))
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)), flags)
+
+
+LOADS = {"iperf3": (probe, load)}

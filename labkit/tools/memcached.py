@@ -1,54 +1,71 @@
-"""memcached, and a load on it that times SETs and GETs apart, in its text or binary protocol.
+"""memcached, and loads on it that time SETs and GETs apart, in its text or binary protocol.
 
-The load is a closed loop like the paper's memtier_benchmark. Debian's memaslap pins its threads to
-CPUs of its choice and sorts latencies into powers of two, and memslap reports only the time of a
-whole run. In a closed loop the latency is as long as all connections' operations take to get
-through the slower end; near a ``tool_cpu`` of 1 that end is the load.
+Both loads are closed loops: each connection sends again once it is answered, and a server that
+stalls delays the operations that would have noticed it (coordinated omission). labkit's own times
+every operation. (Debian's memaslap pins its threads to CPUs of its choice and sorts latencies into
+powers of two, and memslap reports only the time of a whole run.) Its latency is as long as all
+connections' operations take to get through the slower end; near a ``tool_cpu`` of 1 that end is the
+load. The paper's memtier_benchmark, which no distribution packages, takes quantiles from a
+histogram, whose steps are 8 us below 2 ms, and wider above.
 """
 
-from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, prober, python
-from labkit.tools.parsing import document, latency, reading
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
 
-TOOL, PORT = "the load on memcached", 11211
-#: Bytes of a value; seconds of load before the measured time.
+from labkit.placement import Workload
+from labkit.tools import base
+from labkit.tools.base import Client, Measurement
+from labkit.tools.repeat import once
+
+PORT = 11211
+#: Bytes of a value; seconds of labkit's own load before the measured time.
 SIZE, WARMUP = 32, 0.5
 #: About so many operations are samples, spread evenly; metrics are those of all.
 KEPT = 5_000
 _COMMAND = f"memcached -u nobody -l 0.0.0.0 -p {PORT} -U 0 -c 4096 -t 4 -m 256"
 #: It speaks either protocol, over TCP, with 4 threads and 256 MB.
 SERVER = Workload(tuple(_COMMAND.split()), PORT, "tcp", "apps")
+#: The percentiles that memtier_benchmark is asked for, in the names of its file.
+_QUANTILES = {"median": "p50.00", "p90": "p90.00", "p95": "p95.00", "p99": "p99.00"}
+_QUANTILES |= {"p999": "p99.90"}
 
-probe = prober(r"memcached (\S+)", "memcached", "-V")
+probe = base.prober(r"memcached (\S+)", "memcached", "-V")
+probe_memtier = base.prober(
+    r"memtier_benchmark (\S+(?: sha=\w+)?)", "memtier_benchmark", "--version"
+)
 
 
-def load(
-    address: str,
-    *,
-    protocol: str,
-    seconds: float,
-    threads: int = 4,
-    connections: int = 50,
-    sets: int = 1,
-    gets: int = 10,
-    keys: int = 10_000,
-) -> Client:
-    """Return the load: each connection sends again as soon as it is answered.
+class Mix(NamedTuple):
+    """Options of both loads. All keys are stored first.
 
-    It has as many connections as so many threads of memtier_benchmark, in one process, and speaks
-    the "text" or "binary" protocol. All keys are stored first, so that every GET finds a value.
+    Otherwise GETs would find ever more of the keys by the SETs of the run, and more of them over a
+    faster network.
     """
-    options = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP}
-    options |= {"connections": threads * connections, "size": SIZE, "keys": keys}
-    argv = python("memcached_load", "main", **options, protocol=protocol, sets=sets, gets=gets)
-    expected = WARMUP + seconds + keys * 100e-6 + 3.0
+
+    #: Threads of memtier_benchmark, and connections of each; labkit's own load has one process.
+    threads: int = 4
+    connections: int = 50
+    #: So many of each take turns.
+    sets: int = 1
+    gets: int = 10
+    keys: int = 10_000
+
+
+def load(address: str, *, protocol: str, seconds: float, **options: int) -> Client:
+    """Return labkit's own load, of a protocol ("text" or "binary") and the options of `Mix`."""
+    mix = Mix(**options)
+    given = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP, "size": SIZE}
+    given |= {"connections": mix.threads * mix.connections, "keys": mix.keys, "protocol": protocol}
+    argv = base.python("memcached_load", "main", **given, sets=mix.sets, gets=mix.gets)
+    expected = WARMUP + seconds + mix.keys * 100e-6 + 3.0
     return Client(argv, address, expected, parse, samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str = "") -> Measurement:
     """Read every operation; ``tool_cpu`` is the share of a CPU that the load took."""
-    with reading(TOOL, stdout):
-        found, samples = document(stdout)
+    with base.reading("the load on memcached", stdout):
+        found, samples = base.document(stdout)
         start, took, is_set = samples.values()
         sets, seconds = int(is_set.sum()), int((start + took).max()) / 1e9
         gets, rate = len(start) - sets, len(start) / seconds
@@ -56,9 +73,66 @@ def parse(stdout: str, log: str = "") -> Measurement:
         metrics = {"operations_per_s": rate, "requests_per_s": rate, "sets": sets, "gets": gets}
         # A GET without a value ends the load.
         metrics |= {"throughput_mbit_per_s": carried * 8e-6 / seconds, "hits": 1.0}
-        metrics |= {"tool_cpu": float(found["tool_cpu"])} | latency(took)
-        metrics |= latency(took[is_set == 1], "set_latency_ns")
-        metrics |= latency(took[is_set == 0], "get_latency_ns")
+        metrics |= {"tool_cpu": float(found["tool_cpu"])} | base.latency(took)
+        metrics |= base.latency(took[is_set == 1], "set_latency_ns")
+        metrics |= base.latency(took[is_set == 0], "get_latency_ns")
         messages = len(start) + int(found["others"])
     every = max(1, len(start) // KEPT)
     return Measurement({name: one[::every] for name, one in samples.items()}, metrics, messages)
+
+
+def memtier(address: str, *, protocol: str, seconds: int, **options: int) -> Client:
+    """Return memtier_benchmark, with the options of `Mix`; a run of its own stores the keys."""
+    mix = Mix(**options)
+    server = f"memtier_benchmark -s {address} -p {PORT} -P memcache_{protocol} -d {SIZE}"
+    server += f" --key-maximum={mix.keys} --hide-histogram"
+    store = f"{server} -t 1 -c 8 --ratio=1:0 --key-pattern=P:P -n allkeys"
+    argv = f"{server} -t {mix.threads} -c {mix.connections} --ratio={mix.sets}:{mix.gets}"
+    argv += f" --test-time={seconds} --print-percentiles=50,90,95,99,99.9"
+    argv += " --json-out-file=memtier.json"
+    reader = partial(parse_memtier, stored=mix.keys, seconds=seconds)
+    client = Client(tuple(argv.split()), address, seconds + 6.0, reader, samples_in_stdout=True)
+    # Its process mostly sleeps for another second after the last answer. Starting takes some 0.2 s
+    # of CPU time, so that the share of a short run may be above 1.
+    return once(client, first=store.split(), threads=mix.threads, busy=seconds)
+
+
+def parse_memtier(
+    stdout: str, log: str, *, stored: int = 0, seconds: float | None = None
+) -> Measurement:
+    """Read the JSON file, which does not count the requests that `stored` the keys."""
+    with base.reading("memtier_benchmark", stdout, log, needs="memtier_benchmark 1.4"):
+        if "\nALL STATS\n" not in stdout or not log.strip():
+            raise ValueError("it printed no summary, or its file is empty")
+        report = base.json_in(log)["ALL STATS"]
+        if report["Runtime"].get("Interrupted") == "true":
+            raise ValueError("it was interrupted")
+        base.check_duration(report["Runtime"]["Total duration"] / 1e3, seconds)
+        sets, gets, both = report["Sets"], report["Gets"], report["Totals"]
+        total, rate = int(both["Count"]), both["Ops/sec"]
+        if total != sets["Count"] + gets["Count"]:
+            raise ValueError(f"{sets['Count']} and {gets['Count']} are not {total} operations")
+        # The file has 0 as the mean of all operations.
+        took = sum(one["Count"] * one["Average Latency"] for one in (sets, gets))
+        both["Average Latency"] = took / total
+        missed = gets["Misses/sec"] / (gets["Hits/sec"] + gets["Misses/sec"])
+        metrics = {"sets": sets["Count"], "gets": gets["Count"], "hits": 1 - missed}
+        metrics |= {"operations_per_s": rate, "requests_per_s": rate}
+        metrics |= {"throughput_mbit_per_s": both["KB/sec"] * 1024 * 8e-6}
+        for prefix, kind in {"set_": sets, "get_": gets, "": both}.items():
+            printed = kind["Percentile Latencies"]
+            quantiles = {name: printed[key] for name, key in _QUANTILES.items() if key in printed}
+            ordered = {"min": kind["Min Latency"], **quantiles, "max": kind["Max Latency"]}
+            # A step of its histogram may be off by some per cent, and by 16 us.
+            wrong = any(a > b * 1.05 + 0.016 for a, b in pairwise(ordered.values()))
+            if wrong or not min(ordered.values()) > 0:
+                raise ValueError(f"the latencies are not in order: {ordered} ms")
+            for name, ms in {"mean": kind["Average Latency"], **ordered}.items():
+                metrics[f"{prefix}latency_ns_{name}"] = round(ms * 1e6)
+        errors = int(both.get("Connection Errors", 0))
+    flags = base.flag(f"{errors} connection errors", errors)
+    flags += base.flag(f"{missed:.0%} of the GETs found nothing", missed >= 0.005)
+    return Measurement({}, {n: float(x) for n, x in metrics.items()}, total + stored, flags)
+
+
+LOADS = {"labkit": (probe, load), "memtier_benchmark": (probe_memtier, memtier)}

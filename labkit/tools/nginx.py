@@ -1,14 +1,55 @@
-"""nginx: a web server with two files, of 1 KB and of 1 MB (1,024 and 1,048,576 bytes).
+"""nginx, a web server with two files, and loads on it over HTTP/1.1 at a constant rate.
 
-Files and configuration are created when it starts, which takes some milliseconds, in its work
-folder, or in ``/run`` of a container. It logs no request, keeps connections open, and sends files
-by ``sendfile``.
+The files (of 1,024 and 1,048,576 bytes) and the configuration are created when the server starts,
+which takes some milliseconds, in its work folder, or in ``/run`` of a container. It logs no
+request, keeps connections open, and sends files by ``sendfile``.
+
+h2load tells the time of every request. Each connection has its own schedule: a request every
+connections / rate seconds, one under way at a time. They are opened over most of the first such
+interval, so that all requests are spread over it; given a duration, the tool would open all at
+once, and send bursts. A request that is due while its connection still waits is handed over only
+then, and that wait is not in its latency (coordinated omission): ``held_up`` counts the requests
+that took longer than the interval. ``late_ns`` is the delay behind the rate since the first
+request, up to 10 ms of which come from connections that were opened late. The log is of the wall
+clock, which somebody may set, while the tool paces its requests by another: a step is taken out.
+
+wrk2 is the paper's tool, which no distribution packages (Debian's ``wrk`` is another, without a
+rate). Its latencies count from when a request was due by the schedule of its connection, so that a
+server that stalls delays the requests that it kept waiting. It prints a histogram and no single
+request. Within a thread its connections begin 5 ms apart, which matters for the rate of a short
+run. A longer run than ten seconds discards what it measured in these, its calibration.
 """
+
+import re
+from functools import partial
+
+import numpy as np
 
 from labkit.hosts import script
 from labkit.placement import Workload
+from labkit.tools import base
+from labkit.tools.base import Client, Measurement
+from labkit.tools.repeat import once
 
 PORT = 8080
+#: Seconds of load before the measured time, and for answers before the tool is ended.
+WARMUP, GRACE = 0.5, 0.5
+#: The shortest step of the wall clock that is told from a late request (us); the most in a run.
+_STEP_US, _MOST_STEPS = 5_000, 2
+_DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
+_BODY = re.compile(r"^once: traffic: .*\((\d+)\) data$", re.MULTILINE)
+#: Threads of wrk2 among which the connections are divided, and units and patterns of its output.
+THREADS = 2
+_NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
+_BYTES = {f"{unit}B": 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
+_NAMES = {50.0: "median", 75.0: "p75", 90.0: "p90", 99.0: "p99", 99.9: "p999", 99.99: "p9999"}
+_SPECTRUM = r"^ *(\d+\.\d{3}) +([01]\.\d{6}) +(\d+) +(\d+\.\d\d|inf)$"
+_LINE = r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$"
+_ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +(\d+)\]$"
+_TOTAL = r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$"
+_RATE = r"^Requests/sec: +(\d+\.\d+)$"
+_OTHER = r"Non-2xx or 3xx responses: (\d+)"
+_ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
 _START = r"""
 [ "$PWD" != / ] || cd /run
 head -c 1024 /dev/zero | tr '\0' x >1k.html
@@ -36,7 +77,150 @@ http {{
 #: In the foreground, with one worker; its main process holds the socket.
 SERVER = Workload(tuple(script(_START, _CONFIG)), PORT, "tcp", "apps")
 
+probe_h2load = base.prober(r"nghttp2/(\S+)", "h2load", "--version", package="nghttp2-client")
+probe_wrk2 = base.prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", "wrk2", "-v")
+
 
 def url(address: str, file: str) -> str:
     """Return the address of a file, "1k" or "1m"."""
     return f"http://{address}:{PORT}/{file}.html"
+
+
+def h2load(
+    address: str, *, file: str, seconds: float, rate: int = 3000, connections: int = 100
+) -> Client:
+    """Return the client: `rate` requests per second of a file, over all connections.
+
+    It ends in the planned time, whatever the server does. One request before the load tells the
+    size of an answer: a page about a missing file is small.
+    """
+    # Connections are opened at the rate, as each sends its first request at once.
+    at_once = min(connections, max(1, round(rate / 1000)))
+    period, planned = max(1, round(1000 * at_once / rate)), WARMUP + seconds + GRACE
+    argv = f"h2load --h1 --requests={round(rate * (WARMUP + seconds))} --clients={connections}"
+    argv += f" --rps={rate / connections:.9g} --rate={at_once} --rate-period={period}ms"
+    argv += f" --log-file=requests {url(address, file)}"
+    first = f"h2load --h1 --requests=1 --clients=1 {url(address, file)}"
+    reader = partial(
+        parse_h2load, rate=rate, seconds=seconds, connections=connections, warmup=WARMUP
+    )
+    client = Client(tuple(argv.split()), address, planned + 1, reader, samples_in_stdout=True)
+    return once(client, limit=planned, first=first.split())
+
+
+def parse_h2load(
+    stdout: str, log: str, *, rate: float, seconds: float, connections: int, warmup: float = 0.0
+) -> Measurement:
+    """Read the requests that began in the measured time, and count answers that ended in it."""
+    with base.reading("h2load", stdout, log):
+        if "starting benchmark" not in stdout:
+            raise ValueError("it did not start")
+        start, status, took = base.rows(log, ("start", "status", "took"), "\t").values()
+        counts = _DONE.search(stdout)
+        done, *without = map(int, counts.groups()) if counts else [len(status)]
+        if done != len(status):
+            raise ValueError(f"its log has {len(status)} of {done} requests")
+        if (took[status > 0] <= 0).any() or not (status > 0).any():
+            raise ValueError("no request was answered, or one took no time")
+        if (np.diff(start + took) < -_STEP_US).any():
+            raise ValueError("the times of its log go back: was the wall clock set?")
+        order = np.argsort(start, kind="stable")
+        start, status, took = start[order] - start.min(), status[order], took[order]
+        answered = status > 0
+        unlogged = sum(without) - int((~answered).sum())
+        due, slow = np.arange(len(start)) * 1_000_000 // rate, took * rate > connections * 1_000_000
+        # Connections that wait for answers are late for good, as after a step of the clock.
+        steps = _steps(start - due, connections) * (not slow.any())
+        start -= np.cumsum(steps)
+        begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
+        measured = (start >= begin) & (start < end)
+        kept, ends = measured & answered, start + took
+        ended = int((answered & (ends >= begin) & (ends < end)).sum())
+        metrics = base.scheduled("requests_per_s", ended / seconds, float(rate))
+        samples = {"start_ns": start - begin, "late_ns": np.maximum(start - due, 0)}
+        samples = {name: one[kept] * 1000 for name, one in {**samples, "latency_ns": took}.items()}
+        metrics |= base.latency(samples["latency_ns"])
+        metrics |= base.latency(samples["latency_ns"] + samples["late_ns"], "due_latency_ns")
+        if kept.any():
+            metrics["late_ns_mean"] = float(samples["late_ns"].mean())
+        if body := _BODY.search(stdout):
+            metrics["body_b"] = float(body[1])
+            metrics["throughput_mbit_per_s"] = float(body[1]) * metrics["achieved_per_s"] * 8e-6
+    flags = base.shortfall(metrics["achieved_per_s"], rate)
+    for name, which, words in (
+        ("failed", measured & ~answered, "requests failed"),
+        ("not_200", kept & (status != 200), "answers were not the file"),
+        ("held_up", kept & slow, "requests held up the next one, whose wait is in no latency"),
+    ):
+        metrics[name] = float(which.sum())
+        flags += base.flag(f"{which.sum()} of {measured.sum()} {words}", which.any())
+    flags += base.flag(f"{unlogged} requests failed before they were logged", unlogged > 0)
+    for step in steps[steps > 0]:
+        flags += base.flag(f"the clock was set forward by {step / 1000:,.0f} ms")
+    return Measurement(samples, metrics, len(start), flags)
+
+
+def _steps(late: base.Column, connections: int) -> base.Column:
+    """Return by how many us the wall clock was set forward just before each request.
+
+    A late request is followed by some that are on time again, as the schedule goes on; after a step
+    none is. A load that does not keep to its schedule at all seems to have many steps.
+    """
+    least = np.minimum.accumulate(late[::-1])[::-1]
+    steps = np.diff(least, prepend=least[0])
+    steps[(steps < _STEP_US) | (np.arange(len(late)) > len(late) - connections)] = 0
+    return steps if np.count_nonzero(steps) <= _MOST_STEPS else np.zeros_like(steps)
+
+
+def wrk2(
+    address: str, *, file: str, seconds: int, rate: int = 3000, connections: int = 100
+) -> Client:
+    """Return the client: `rate` requests per second of a file, over all connections."""
+    argv = f"wrk2 --latency -t {THREADS} -c {connections} -d {seconds}s -R {rate}".split()
+    reader = partial(parse_wrk2, rate=rate, seconds=seconds, connections=connections)
+    client = Client((*argv, url(address, file)), address, seconds + 2.0, reader)
+    return once(client, threads=THREADS)
+
+
+def parse_wrk2(
+    stdout: str, log: str = "", *, rate: float, seconds: float, connections: int = 100
+) -> Measurement:
+    """Read the rate and the histogram, which is exact where it has a quantile's level."""
+
+    def found(pattern: str) -> list[tuple[str, ...]]:
+        return [match.groups() for match in re.finditer(pattern, stdout, re.MULTILINE)]
+
+    with base.reading("wrk2", stdout):
+        ((mean, longest, count),), ((achieved,),) = found(_ENDS), found(_RATE)
+        ((total, time, unit, read, unit_b),) = found(_TOTAL)
+        reached, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
+        base.check_duration(lasted, seconds)
+        if abs(requests / lasted - reached) > 0.02 * reached:
+            raise ValueError(f"{requests} requests in {lasted:g} s are not {achieved} per second")
+        spectrum = found(_SPECTRUM)
+        # An uncorrected histogram, where it is asked for, is a second one.
+        if sum(last == "inf" for *_, last in spectrum) != 1 or spectrum[-1][2] != count:
+            raise ValueError("it has not one histogram of its stated number of values")
+        levels = {float(level): float(ms) * _NS[unit] for level, ms, unit in found(_LINE)}
+        levels |= {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, *_ in spectrum}
+        metrics = {f"latency_ns_{name}": levels[level] for level, name in _NAMES.items()}
+        metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
+        metrics |= base.scheduled("requests_per_s", reached, float(rate))
+        answered = float(read) * _BYTES[unit_b]  # printed to three digits
+        metrics |= {
+            "throughput_mbit_per_s": answered * 8e-6 / lasted,
+            "answer_b": answered / requests,
+        }
+    # The connections begin one after the other: what they could not send meanwhile is not missing.
+    beginning = 0.005 * (connections / THREADS - 1) / 2
+    flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
+    other, errors = (
+        sum(int(one) for groups in found(kind) for one in groups) for kind in (_OTHER, _ERRORS)
+    )
+    flags += base.flag(f"{other} of {requests} answers were not the file", other)
+    flags += base.flag(f"{errors} of {requests} errors", errors)
+    metrics |= {"not_200": float(other), "socket_errors": float(errors)}
+    return Measurement({}, metrics, requests, flags)
+
+
+LOADS = {"h2load": (probe_h2load, h2load), "wrk2": (probe_wrk2, wrk2)}

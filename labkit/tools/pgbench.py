@@ -20,8 +20,8 @@ import numpy as np
 
 from labkit.hosts import script
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, prober
-from labkit.tools.parsing import flag, latency, reading, rows, scheduled, shortfall
+from labkit.tools import base
+from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import once
 
 TOOL, PORT = "pgbench", 5432
@@ -49,7 +49,7 @@ exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D "$2" \
 #: A transaction has ended only once it is on the disk, as by default.
 SERVER = Workload(tuple(script(_START, _SEED, _DIRECTORY, str(PORT))), PORT, "tcp", "apps")
 
-probe = prober(r"PostgreSQL\) (\S+)", TOOL, "--version", package="postgresql")
+probe = base.prober(r"PostgreSQL\) (\S+)", TOOL, "--version", package="postgresql")
 
 
 def load(
@@ -89,10 +89,10 @@ def parse(
 
     It begins `warmup` seconds after the first, and lasts for `seconds`, or until connections close.
     """
-    with reading(TOOL, stdout, log, needs="pgbench 15"):
+    with base.reading(TOOL, stdout, log, needs="pgbench 15"):
         ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))
         done = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
-        _, _, took, _, epoch_s, epoch_us, lag = rows(done, _COLUMNS, " ").values()
+        _, _, took, _, epoch_s, epoch_us, lag = base.rows(done, _COLUMNS, " ").values()
         if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
             raise ValueError("a transaction of its log has an impossible time")
         if len(took) != processed:
@@ -108,10 +108,13 @@ def parse(
     order = np.flatnonzero(kept)[np.argsort(end[kept], kind="stable")]
     samples = {"end_ns": end - begin, "latency_ns": took, "lag_ns": lag}
     samples = {name: values[order] * 1000 for name, values in samples.items()}
-    metrics = scheduled("transactions_per_s", achieved, float(rate))
-    metrics |= latency(samples["latency_ns"])
-    metrics |= latency(samples["latency_ns"] - samples["lag_ns"], "service_latency_ns")
+    metrics = base.scheduled("transactions_per_s", achieved, float(rate))
+    metrics |= base.latency(samples["latency_ns"])
+    metrics |= base.latency(samples["latency_ns"] - samples["lag_ns"], "service_latency_ns")
     metrics |= {"lag_ns_mean": float(samples["lag_ns"].mean()), "failed": float(failed)}
-    flags = shortfall(achieved, rate, chance=CHANCE * math.sqrt(rate / lasted))
-    flags += flag(f"{failed} of {processed + failed} transactions failed", failed)
+    flags = base.shortfall(achieved, rate, chance=CHANCE * math.sqrt(rate / lasted))
+    flags += base.flag(f"{failed} of {processed + failed} transactions failed", failed)
     return Measurement(samples, metrics, processed + failed, flags)
+
+
+LOADS = {"pgbench": (probe, load)}

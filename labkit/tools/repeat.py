@@ -13,8 +13,7 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 
-from labkit.tools.base import Client, Measurement, python
-from labkit.tools.parsing import flag, json_in, reading
+from labkit.tools.base import Client, Measurement, flag, json_in, python, reading
 
 #: An iteration counts where the neighbour ran for this share of its time. Commands of containers
 #: start some 50 ms apart, and between two iterations of the neighbour a process starts.

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import check_duration, flag, reading, unique
+from labkit.tools.base import Client, Measurement, check_duration, flag, reading, unique
 
 #: The bytes of one element in the three arrays of STREAM; and netserver's port.
 STREAM_BYTES, PORT = 24, 12865

@@ -11,8 +11,8 @@ import numpy as np
 
 from labkit.errors import UsageError
 from labkit.placement import Workload
-from labkit.tools.base import PYTHON, Client, Measurement, one_of, prober, python
-from labkit.tools.parsing import document, flag, reading
+from labkit.tools import base
+from labkit.tools.base import PYTHON, Client, Measurement, flag, python
 
 PORT = 9090
 #: Calls that take longer are counted as slow: the smallest quota that the kernel accepts.
@@ -28,7 +28,7 @@ from thrift.protocol import fastbinary
 print(importlib.metadata.version("thrift"), "on Python", platform.python_version())
 """
 
-probe = prober(r"(\S+ on Python \S+)", PYTHON, "-c", _VERSION, package="python3-thrift")
+probe = base.prober(r"(\S+ on Python \S+)", PYTHON, "-c", _VERSION, package="python3-thrift")
 
 
 def server() -> Workload:
@@ -72,7 +72,7 @@ def client(
     "open" loop at set times, `rate` times a second. The server does "nothing", or is to "receive"
     or "send" `size` bytes.
     """
-    one_of("loop", loop, ("closed", "open"))
+    base.one_of("loop", loop, ("closed", "open"))
     if not 0 <= pause_us <= 1e6 or (loop == "open" and not 0 < rate <= 1e9):
         what = f"invalid pause or rate: {pause_us!r} us, {rate!r} calls a second"
         raise UsageError(what, remedy="a pause from 0 to 1,000,000 us, and a rate above 0")
@@ -88,8 +88,8 @@ def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measuremen
 
     In a closed loop a call is due when it is sent. The client's own stalls are flagged.
     """
-    with reading("the Thrift client", stdout):
-        found, samples = document(stdout)
+    with base.reading("the Thrift client", stdout):
+        found, samples = base.document(stdout)
         start, _, latency = samples.values()
         elapsed, warmup = int(start[-1] + latency[-1]), np.array(found["warmup_ns"], np.int64)
         if len(start) != (calls or len(start)):

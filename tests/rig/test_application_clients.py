@@ -8,8 +8,7 @@ import pytest
 from labkit.campaign.window import KINDS
 from labkit.errors import CommandFailed
 from labkit.placement import docker, waiting
-from labkit.tools import repeat, services
-from labkit.tools.applications import APPLICATIONS, families
+from labkit.tools import APPLICATIONS, families, repeat, services
 
 pytestmark = pytest.mark.rig
 FAMILIES = families(APPLICATIONS)

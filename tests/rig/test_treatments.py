@@ -20,8 +20,7 @@ from labkit.hosts import LocalHost, Settings
 from labkit.hosts.agent import LATENCY
 from labkit.placement import bare, cpu_mask, docker, waiting
 from labkit.rig import netns
-from labkit.tools import sockperf, thrift_rpc
-from labkit.tools.applications import APPLICATIONS
+from labkit.tools import APPLICATIONS, sockperf, thrift_rpc
 
 pytestmark = pytest.mark.rig
 HOST, NAT, RULES = docker("host"), docker("nat"), bare("rules")

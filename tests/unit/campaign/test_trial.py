@@ -15,8 +15,7 @@ from labkit.design import Condition
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import docker
-from labkit.tools.base import Client, Measurement, Prestart
-from labkit.tools.parsing import NOT_REACHED
+from labkit.tools.base import NOT_REACHED, Client, Measurement
 
 NOWHERE: Any = None
 
@@ -162,7 +161,7 @@ def prepared(tmp_path):
     rig.check_target, rig.cpus = (lambda address: None), (lambda role, affinity: "0")
 
     def prepare(*command):
-        sleep = Prestart(0.2, "Warmup stage")
+        sleep = (0.2, "Warmup stage")
         client = Client(command, "198.18.0.1", 1.0, lambda *_: Measurement({}), prestart=sleep)
         return Trial(rig, {}, LABEL).prepare(client, name="load")
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from recordings import ADDRESS
 
 from labkit.placement import Workload
-from labkit.tools import datagrams, exchange, file_operations, repeat, services, thrift_rpc
-from labkit.tools.applications import with_tools
+from labkit.tools import (
+    datagrams,
+    file_operations,
+    ping_pong,
+    repeat,
+    services,
+    thrift_rpc,
+    with_tools,
+)
 from labkit.tools.base import Client
 
 PAPERS = {"memcached": "memtier_benchmark", "nginx": "wrk2"}
@@ -36,8 +43,8 @@ def commands() -> dict[str, str]:
         "watch": datagrams.watch(ADDRESS, 4242, 3, 1.0),
         "hop": datagrams.forwarder(7001, "198.18.0.5", 7002),
     }
-    for name, tool in exchange.TOOLS.items():
-        for wait in tool.WAITS:
+    for name, tool in ping_pong.TOOLS.items():
+        for wait in tool.waits:
             found[f"{name} udp {wait} server"] = tool.server(wait)
             client = tool.ping_pong(ADDRESS, messages=1000, size=64, wait=wait)
             found[f"{name} udp {wait}"] = client

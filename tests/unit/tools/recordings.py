@@ -16,17 +16,14 @@ from typing import NamedTuple
 from labkit.tools import (
     datagrams,
     file_operations,
-    h2load,
     iperf3,
     memcached,
-    memtier,
+    nginx,
     pgbench,
+    ping_pong,
     repeat,
     services,
-    sfnt_pingpong,
-    sockperf,
     thrift_rpc,
-    wrk2,
 )
 from labkit.tools.base import Measurement
 
@@ -51,32 +48,34 @@ class Recording(NamedTuple):
 
 
 H2LOAD = {"rate": 200, "connections": 10, "seconds": 1.0}
-ONCE = h2load.load(ADDRESS, file="1m", seconds=1, rate=100, connections=10)
+ONCE = nginx.h2load(ADDRESS, file="1m", seconds=1, rate=100, connections=10)
 PARSERS: dict[str, Callable[..., Measurement]] = {
     "bonnie": services.parse_bonnie,
     "datagrams": partial(datagrams.parse, rate=2000),
     "file_operations": file_operations.parse,
-    "h2load": partial(h2load.parse, **H2LOAD, warmup=0.5),
-    "h2load, fast": partial(h2load.parse, rate=10_000, seconds=0.2, connections=100, warmup=0.1),
+    "h2load": partial(nginx.parse_h2load, **H2LOAD, warmup=0.5),
+    "h2load, fast": partial(
+        nginx.parse_h2load, rate=10_000, seconds=0.2, connections=100, warmup=0.1
+    ),
     "h2load, once": ONCE.parse,
-    "h2load, step": partial(h2load.parse, rate=200, seconds=9.0, connections=200, warmup=1.0),
+    "h2load, step": partial(nginx.parse_h2load, rate=200, seconds=9.0, connections=200, warmup=1.0),
     "iperf3 tcp": iperf3.parse,
     "iperf3 udp": partial(iperf3.parse, mbit_per_s=100),
     "linpack": services.parse_linpack,
     "memcached": memcached.parse,
-    "memtier": partial(memtier.parse, stored=7),
+    "memtier": partial(memcached.parse_memtier, stored=7),
     "netperf": partial(services.parse_netperf, seconds=1),
     "pgbench": partial(pgbench.parse, rate=100),
     "pgbench, fast": partial(pgbench.parse, rate=20_000, warmup=0.5),
     "repeat": partial(repeat.parse, services.parse_linpack),
-    "sfnt_pingpong": partial(sfnt_pingpong.parse, size=64),
-    "sockperf": sockperf.parse,
+    "sfnt_pingpong": partial(ping_pong.parse_sfnt, size=64),
+    "sockperf": ping_pong.parse_sockperf,
     "stream": services.parse_stream,
     "thrift_rpc": thrift_rpc.parse,
-    "wrk2": partial(wrk2.parse, rate=3000, seconds=5),
-    "wrk2, short": partial(wrk2.parse, rate=3000, seconds=3),
-    "wrk2, cases": partial(wrk2.parse, rate=2000, seconds=10),
-    "wrk2, terabytes": partial(wrk2.parse, rate=10_000, seconds=110),
+    "wrk2": partial(nginx.parse_wrk2, rate=3000, seconds=5),
+    "wrk2, short": partial(nginx.parse_wrk2, rate=3000, seconds=3),
+    "wrk2, cases": partial(nginx.parse_wrk2, rate=2000, seconds=10),
+    "wrk2, terabytes": partial(nginx.parse_wrk2, rate=10_000, seconds=110),
 }
 #: The name of a parser, the output that it reads, and its log if there is one.
 _FILES = """

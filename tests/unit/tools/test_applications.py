@@ -10,8 +10,7 @@ import pytest
 from recordings import ADDRESS, RECORDINGS, as_run, ran, read
 
 from labkit.errors import ToolOutput
-from labkit.tools import h2load, iperf3, pgbench, repeat
-from labkit.tools.applications import APPLICATIONS, with_tools
+from labkit.tools import APPLICATIONS, iperf3, nginx, pgbench, repeat, with_tools
 from labkit.tools.base import Client, Measurement
 
 PAPERS = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
@@ -42,7 +41,7 @@ def test_an_application_names_its_flags() -> None:
 def requests(*rows: str, **options: Any) -> Measurement:
     given = {"rate": 1000, "seconds": 1, "connections": 1} | options
     log = "".join(f"{row}\n" for row in rows)
-    return h2load.parse("starting benchmark...", log.replace(" ", "\t"), **given)
+    return nginx.parse_h2load("starting benchmark...", log.replace(" ", "\t"), **given)
 
 
 def test_a_request_is_late_by_the_rate() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recordings import CAPTURED, PARSERS, RECORDINGS, read
 
 from labkit.errors import ToolOutput
-from labkit.tools.parsing import flag, json_in, reading, rows, shortfall
+from labkit.tools.base import flag, json_in, reading, rows, shortfall
 
 #: Output without a decimal point.
 INTEGERS = {"sfnt_pingpong", "sockperf", "thrift_rpc", "memtier"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,8 +17,7 @@ import labkit.tools
 from labkit.errors import LabkitError, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.host import Result
-from labkit.tools import base, datagrams, sockperf, thrift_rpc, wrk2
-from labkit.tools.applications import APPLICATIONS, with_tools
+from labkit.tools import APPLICATIONS, base, datagrams, nginx, sockperf, thrift_rpc, with_tools
 from labkit.units import column
 
 GOLDEN = {
@@ -30,7 +29,13 @@ MODULES = [
     for module in pkgutil.iter_modules(labkit.tools.__path__)
     if module.name != "programs"
 ]
-PROBED = [module for module in MODULES if hasattr(module, "probe")]
+PROBES = [
+    probe
+    for module in MODULES
+    for one in vars(module).values()
+    for probe in [getattr(one, "probe", one)]
+    if getattr(probe, "__name__", "") == "probe"
+]
 #: Columns of times and of kinds, which measure nothing.
 POSITIONS = {"start_ns", "end_ns", "set"}
 
@@ -63,20 +68,20 @@ class Prints(LocalHost):
         return Result(argv, self.name, self.status, self.text, "", 0.0)
 
 
-@pytest.mark.parametrize("module", PROBED, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_a_tool_that_is_not_installed_is_missed(module: ModuleType) -> None:
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_tool_that_is_not_installed_is_missed(probe: Callable[[LocalHost], str]) -> None:
     for answer in (Prints("not found", 127), Prints("something else", 1)):
         with pytest.raises(LabkitError, match="not installed") as caught:
-            module.probe(answer)
+            probe(answer)
         assert caught.value.remedy
 
 
 def test_debian_s_wrk_is_not_taken_for_wrk2() -> None:
     wrk = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\nUsage: wrk\n  -c\n"
     with pytest.raises(LabkitError, match="wrk2"):
-        wrk2.probe(Prints(wrk))
+        nginx.probe_wrk2(Prints(wrk))
     usage = "wrk 4.0.0 [epoll] Copyright\nUsage: wrk\n    -R, --rate  <T>  work rate\n"
-    assert wrk2.probe(Prints(usage)) == "4.0.0"
+    assert nginx.probe_wrk2(Prints(usage)) == "4.0.0"
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
