@@ -14,20 +14,19 @@ import time
 from pathlib import Path
 
 #: Python has no name for it; Linux has this number on all but a few old architectures.
-SO_ATTACH_FILTER = getattr(socket, "SO_ATTACH_FILTER", 26)
+SO_ATTACH_FILTER = 26
 
 
 def hold(port: int) -> None:
     """Hold a socket that drops everything, on a port of all addresses, until killed."""
     # A classic BPF program of one instruction: return 0, accept no byte of the packet.
     program = array.array("B", struct.pack("HBBI", 0x06, 0, 0, 0))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
-        # The filter is set before the port, so that not one datagram is queued.
-        described = struct.pack("HP", 1, program.buffer_info()[0])
-        receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
-        receiver.bind(("0.0.0.0", port))
-        while True:
-            signal.pause()
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    # The filter is set before the port, so that not one datagram is queued.
+    described = struct.pack("HP", 1, program.buffer_info()[0])
+    receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
+    receiver.bind(("0.0.0.0", port))
+    signal.pause()
 
 
 def drops(pid: int) -> dict[str, int]:
@@ -35,7 +34,7 @@ def drops(pid: int) -> dict[str, int]:
     process = Path("/proc", str(pid))
     try:
         held = {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
-        rows = [line.split() for line in (process / "net" / "udp").read_text().splitlines()]
+        rows = [line.split() for line in (process / "net/udp").read_text().splitlines()]
     except OSError:  # it has ended
         return {}
     return {row[9]: int(row[12]) for row in rows if f"socket:[{row[9]}]" in held}

@@ -6,11 +6,11 @@ of the monotonic clock, which nobody can set, and which all containers of a host
 
 import json
 import os
-import resource
-import signal
 import sys
 import time
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from signal import SIGKILL
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired, run
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,35 +18,34 @@ from typing import Any
 
 def cpu_ns() -> int:
     """Return the CPU time of all processes that have ended here."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = getrusage(RUSAGE_CHILDREN)
     return round((used.ru_utime + used.ru_stime) * 1e9)
 
 
 def once(command: tuple[str, ...], deadline: int) -> dict[str, Any]:
     """Run a command; one that still runs at a deadline is killed, with all that it started."""
+    streams: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE}
+    streams |= {"encoding": "utf-8", "errors": "replace"}
     with TemporaryDirectory(prefix="labkit-") as folder:
         used, start, cut = cpu_ns(), time.monotonic_ns(), False
-        process = Popen(
-            command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
-        )
+        process = Popen(command, cwd=folder, start_new_session=True, **streams)
         try:
             out, err = process.communicate(timeout=max(0.0, (deadline - start) / 1e9))
         except TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, SIGKILL)
             out, err = process.communicate()
             cut = True
-        times = {"start_ns": start, "end_ns": time.monotonic_ns(), "cpu_ns": cpu_ns() - used}
-        inside = [path for path in sorted(Path(folder).iterdir()) if path.is_file()]
-        files = b"".join(path.read_bytes() for path in inside)
-    texts = {"stdout": out, "stderr": err, "files": files}
-    printed = {name: text.decode(errors="replace") for name, text in texts.items()}
-    return {**times, "cut": cut, "status": process.returncode, **printed}
+        found = {"start_ns": start, "end_ns": time.monotonic_ns(), "cpu_ns": cpu_ns() - used}
+        paths = [path for path in sorted(Path(folder).iterdir()) if path.is_file()]
+        files = "".join(path.read_text("utf-8", "replace") for path in paths)
+    found |= {"cut": cut, "status": process.returncode}
+    return {**found, "stdout": out, "stderr": err, "files": files}
 
 
 def main(
     *command: str, seconds: float, grace: float = 0.0, at_most: int = 0, first: tuple[str, ...] = ()
-) -> int:
-    """Run a command `at_most` so often (0: any number), and return the status of one that failed.
+) -> None:
+    """Run a command `at_most` so often (0: any number), and fail as soon as a run does.
 
     Runs that start within so many seconds count; it goes on for the grace time, so that slow ones
     end while a neighbour still runs. The command `first` runs before.
@@ -60,13 +59,11 @@ def main(
         runs.append({**one, "late": one["start_ns"] >= late})
         if one["status"] != 0 and not one["cut"]:
             # A negative status is a signal: -9 as by hand or for want of memory.
-            print(f"run {len(runs)} ended with status {one['status']}:", file=sys.stderr)
-            print(one["stdout"], one["stderr"], sep="\n", file=sys.stderr)
-            return 1
+            ended = f"run {len(runs)} ended with status {one['status']}:"
+            sys.exit(f"{ended}\n{one['stdout']}\n{one['stderr']}")
     found = {"cpus": len(os.sched_getaffinity(0)), "first": done.stdout if done else ""}
     print(json.dumps({**found, "runs": runs}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[3:], **json.loads(sys.argv[2])))
+    main(*sys.argv[3:], **json.loads(sys.argv[2]))

@@ -32,14 +32,12 @@ def _struct(*spec: Any) -> type:
     return type("Struct", (TBase,), {"thrift_spec": spec, "value": None})
 
 
+_BYTES, _NUMBER = (TType.STRING, "value", "BINARY", None), (TType.I32, "value", None, None)
 #: The arguments and the result of every call, with their fields by number.
 CALLS = {
     "nothing": (_struct(), _struct()),
-    "receive": (_struct(None, (1, TType.STRING, "value", "BINARY", None)), _struct()),
-    "send": (
-        _struct(None, (1, TType.I32, "value", None, None)),
-        _struct((0, TType.STRING, "value", "BINARY", None)),
-    ),
+    "receive": (_struct(None, (1, *_BYTES)), _struct()),
+    "send": (_struct(None, (1, *_NUMBER)), _struct((0, *_BYTES))),
 }
 
 
@@ -76,23 +74,23 @@ def serve(port: int) -> None:
         wire.trans.close()
 
 
-def _caller(wire: Any, call: str, size: int) -> Callable[[], None]:
-    given = {"receive": bytes(size), "send": size}.get(call)
+def _caller(wire: Any, name: str, size: int) -> Callable[[], None]:
+    given = {"receive": bytes(size), "send": size}.get(name)
 
-    def make() -> None:
-        arguments, answer = (kind() for kind in CALLS[call])
+    def call() -> None:
+        arguments, answer = (kind() for kind in CALLS[name])
         arguments.value = given
-        _write(wire, call, TMessageType.CALL, 0, arguments)
+        _write(wire, name, TMessageType.CALL, 0, arguments)
         wire.readMessageBegin()
         answer.read(wire)
         wire.readMessageEnd()
-        if call == "send" and len(answer.value) != size:
+        if name == "send" and len(answer.value) != size:
             raise ValueError(f"{len(answer.value)} of {size} bytes came back")
 
-    return make
+    return call
 
 
-def _loop(make: Callable[[], None], calls: int, pause_us: float = 0, rate: float = 0) -> list[Any]:
+def _loop(call: Callable[[], None], calls: int, pause_us: float = 0, rate: float = 0) -> list[Any]:
     """Return when each call was due, sent and answered, as arrays of ns.
 
     A closed loop (without a rate) calls again when the answer is there and a pause is over: what is
@@ -111,7 +109,7 @@ def _loop(make: Callable[[], None], calls: int, pause_us: float = 0, rate: float
             while monotonic_ns() < due[place]:
                 pass
         sent[place] = monotonic_ns()
-        make()
+        call()
         ended[place] = monotonic_ns()
         if pause_us:
             sleep(pause_us / 1e6)
@@ -120,9 +118,7 @@ def _loop(make: Callable[[], None], calls: int, pause_us: float = 0, rate: float
 
 def _waited() -> list[int]:
     """Return for how many ns this process had no CPU though ready, and how often it got one."""
-    with suppress(OSError):
-        return [int(number) for number in Path("/proc/self/schedstat").read_text().split()[1:]]
-    return []
+    return [int(number) for number in Path("/proc/self/schedstat").read_text().split()[1:]]
 
 
 def _change(before: Any, after: Any) -> list[int]:
@@ -136,27 +132,21 @@ def client(
     endpoint = TSocket(address, port)
     endpoint.open()
     wire = _protocol(endpoint)
-    make = _caller(wire, call, size)
+    answered = _caller(wire, call, size)
     # By default the kernel may add 50 us to a sleep, all of `SPIN_NS`. Where this is not
     # permitted, calls are sent late, which their lateness shows.
     with suppress(OSError):
         Path("/proc/self/timerslack_ns").write_text("1")
-    gc.collect()
-    gc.freeze()
     gc.disable()
-    _, begun, warm = _loop(make, warmup)
+    _, begun, warm = _loop(answered, warmup)
     before = _waited()
-    due, sent, ended = _loop(make, calls, **pace)
-    delay_ns, slices = _change(before, _waited()) or (None, 0)
+    due, sent, ended = _loop(answered, calls, **pace)
+    delay_ns, slices = _change(before, _waited())
     wire.trans.close()
-    accelerated = getattr(wire, "_fast_encode", None) is not None
-    found = {"delay_ns": delay_ns, "slices": slices, "accelerated": accelerated}
-    samples = {
-        "start_ns": [one - due[0] for one in due],
-        "lateness_ns": _change(due, sent),
-        "latency_ns": _change(due, ended),
-    }
-    print(json.dumps({**found, "warmup_ns": _change(begun, warm), "samples": samples}))
+    found = {"delay_ns": delay_ns, "slices": slices, "warmup_ns": _change(begun, warm)}
+    found["accelerated"] = getattr(wire, "_fast_encode", None) is not None
+    samples = {"start_ns": [one - due[0] for one in due], "lateness_ns": _change(due, sent)}
+    print(json.dumps({**found, "samples": {**samples, "latency_ns": _change(due, ended)}}))
 
 
 def busy(seconds: float) -> None:
