@@ -23,7 +23,7 @@ import pandas as pd
 
 from labkit import Placement, Rig, Study, bare, compare, docker, treatments
 from labkit.rig import engine
-from labkit.tools import ping_pong, sockperf
+from labkit.tools import sockperf
 
 MESSAGES = 5_000
 CONDITIONS = [(bare("clean"), "spin"), (docker("host"), "spin"), (docker("host"), "block")]
@@ -63,9 +63,7 @@ def by_hand(lab: Rig, placement: Placement, wait: str, folder: Path) -> dict[str
     environment = {"DOCKER_HOST": engine.SOCKET, "PATH": os.environ["PATH"]}
     began = time.monotonic()
     subprocess.run(whole, check=True, env=environment, timeout=120)
-    rtt = ping_pong.parse_sockperf(out.read_text(), log.read_text(), messages=MESSAGES).samples[
-        "rtt_ns"
-    ]
+    rtt = sockperf.parse(out.read_text(), log.read_text(), messages=MESSAGES).samples["rtt_ns"]
     return {"median_ns": float(np.median(rtt)), "seconds": time.monotonic() - began}
 
 

@@ -140,7 +140,7 @@ def measure(
     limit, before = 2 * max(load.client.seconds for load in loads) + 20, dict(seen or {})
     made = [load.folder for load in loads if load.folder]
     place: dict[str, Any] = {"folder": folder, "folders": made}
-    logs = {f"{load.name}.log": (load.log, load.client.log_rows or 0) for load in loads}
+    logs = {f"{load.name}.log": (load.log, load.client.log_rows) for load in loads}
     runs = {load.name: (load.outside or load.cpus, list(load.argv)) for load in loads}
     job: dict[str, Any] = {"places": own.places, "cpus_of_line": line, "loads": runs}
     try:

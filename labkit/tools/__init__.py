@@ -22,24 +22,13 @@ __all__ = ["APPLICATIONS", "Client", "Measurement", "ToolOutput", "families"]
 __all__ += ["measure_in_turn", "one_of", "sockperf", "waiting", "with_tools"]
 #: From this share of its CPUs on, a load is flagged as the possible bottleneck.
 SATURATED = 0.95
-#: Modules of servers (`SERVER`) and loads on them (`LOADS`: probe and client of each tool, of which
-#: the first is the default) by family.
+#: Families of applications: modules with `SERVER`, `LOADS` (probe and client of each tool, of which
+#: the first is the default), and `APPLICATIONS` (options of the load, by name).
 FAMILIES: Mapping[str, ModuleType] = {
     "iperf3": iperf3,
     "memcached": memcached,
     "nginx": nginx,
     "postgresql": pgbench,
-}
-#: The options of each load; defaults of its tool are the paper's where it has them.
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "iperf3 tcp": {"protocol": "tcp"},
-    "iperf3 udp": {"protocol": "udp"},
-    "memcached text": {"protocol": "text"},
-    "memcached binary": {"protocol": "binary"},
-    "nginx 1 KB": {"file": "1k"},
-    "nginx 1 MB": {"file": "1m"},
-    "postgresql 300/s": {"rate": 300},
-    "postgresql 500/s": {"rate": 500},
 }
 
 
@@ -51,12 +40,13 @@ class Application:
     family: str
     tool: str
     server: Workload
+    options: Mapping[str, Any]
     probe: Callable[[Host], str]
     load: Callable[..., Client]
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
         """Return the load on a server, to be run inside a placement; options are the load's."""
-        client = self.load(address, seconds=seconds, **{**_OPTIONS[self.name], **options})
+        client = self.load(address, seconds=seconds, **{**self.options, **options})
 
         def parse(stdout: str, log: str) -> Measurement:
             found = client.parse(stdout, log)
@@ -72,16 +62,13 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     """Return every application by its name, with other tools: ``{"nginx": "wrk2 or h2load"}``."""
     for family in tools:
         one_of("family", family, FAMILIES)
-    chosen = {
-        family: first_built(tools.get(family, next(iter(module.LOADS))), module.LOADS)
-        for family, module in FAMILIES.items()
-    }
     found = {}
-    for name in _OPTIONS:
-        family = name.split()[0]
-        tool, module = chosen[family], FAMILIES[family]
+    for family, module in FAMILIES.items():
+        tool = first_built(tools.get(family, next(iter(module.LOADS))), module.LOADS)
         label = f"the load on {family}" if tool == "labkit" else tool
-        found[name] = Application(name, family, label, module.SERVER, *module.LOADS[tool])
+        for name, options in module.APPLICATIONS.items():
+            about = (name, family, label, module.SERVER, options)
+            found[name] = Application(*about, *module.LOADS[tool])
     return found
 
 

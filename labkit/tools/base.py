@@ -9,7 +9,7 @@ failure that the tool reports in the middle of its results.
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,8 +38,6 @@ _FAILURE = re.compile(
 )
 #: A version that a tool prints among its results.
 _VERSION = re.compile(r"(?:version\W+(?:[a-z]\w* )?|^\w+ \()(\d+(?:\.\d+)+)", re.MULTILINE)
-#: The shortest pause between messages that is flagged, and how many times longer it is than others.
-_PAUSE_NS, _LONGER = 500_000_000, 10
 #: A rate counts as reached from this share of the requested one; and how its flag begins.
 REACHED, NOT_REACHED = 0.99, "rate not reached"
 #: The quantiles of `latency`, by the last part of their names.
@@ -72,16 +70,15 @@ class Client:
     that begin with a digit) are kept, spread evenly; where `samples_in_stdout`, the text of its
     output is not kept. `target` is the address that it sends to, "" for a command that runs inside
     a placement; `protocols` are the transports that must be seen to pass the rules of a published
-    port, "" for any. `prestart` has the seconds of its sleep before its first packet, and a message
-    that is printed by then. `fifo` is its priority in the real-time class SCHED_FIFO on the
-    generator.
+    port, "" for any. `prestart` has the seconds of its sleep before its first packet, and what is
+    printed by then. `fifo` is its priority in the real-time class SCHED_FIFO on the generator.
     """
 
     argv: tuple[str, ...]
     target: str
     seconds: float
     parse: Callable[[str, str], Measurement]
-    log_rows: int | None = None
+    log_rows: int = 0
     samples_in_stdout: bool = False
     protocols: tuple[str, ...] = ("",)
     prestart: tuple[float, str] = (0.0, "")
@@ -178,8 +175,7 @@ def json_in(text: str) -> dict[str, Any]:
     if not start:
         raise ValueError("there is no JSON object")
     decoder = json.JSONDecoder(object_pairs_hook=unique)
-    found: dict[str, Any] = decoder.raw_decode(number, start.start())[0]
-    return found
+    return dict(decoder.raw_decode(number, start.start())[0])
 
 
 def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
@@ -189,14 +185,14 @@ def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
     return found, {name: np.array(values, np.int64) for name, values in samples}
 
 
-def rows(text: str, names: Sequence[str], separator: str) -> dict[str, Column]:
-    """Return the columns of lines of integers, which are in the order of `names`."""
-    line = separator.join([r"-?[0-9]+"] * len(names))
+def rows(text: str, columns: int, separator: str) -> Column:
+    """Return the columns of lines of so many integers."""
+    line = separator.join([r"-?[0-9]+"] * columns)
     if not re.fullmatch(f"(?:{line}\n)+", text):
         how = "cut off" if text and not text.endswith("\n") else "wrong or empty"
-        raise ValueError(f"its log is {how}: it has lines of {len(names)} integers")
+        raise ValueError(f"its log is {how}: it has lines of {columns} integers")
     values = np.array(text.replace(separator, "\n").split(), dtype=np.int64)
-    return dict(zip(names, values.reshape(-1, len(names)).T.copy(), strict=True))
+    return values.reshape(-1, columns).T.copy()
 
 
 def flag(text: str, when: object = True) -> tuple[str, ...]:
@@ -211,14 +207,17 @@ def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tupl
 
 
 def paused(times: Column) -> tuple[str, ...]:
-    """Return the flag of a pause in the times of messages (ns) far above 99 % of the others."""
+    """Return the flag of a pause in the times of messages (ns), or none.
+
+    It takes 0.5 s or more, and ten times as long as 99 % of the others.
+    """
     times = np.sort(times)
     gaps = np.diff(times)
-    if len(gaps) < 100 or gaps.max() < max(_PAUSE_NS, _LONGER * np.quantile(gaps, 0.99)):
+    if len(gaps) < 100 or gaps.max() < max(500_000_000, 10 * np.quantile(gaps, 0.99)):
         return ()
     after, length = (times[gaps.argmax()] - times[0]) / 1e9, gaps.max() / 1e9
     pause = f"pause of {length:.2f} s, {after:.2f} s after the first message"
-    return (f"{pause}: was an end stopped?",)
+    return flag(f"{pause}: was an end stopped?")
 
 
 def check_duration(lasted: float, requested: float | None) -> None:
@@ -228,9 +227,8 @@ def check_duration(lasted: float, requested: float | None) -> None:
 
 
 def scheduled(name: str, achieved: float, requested: float) -> dict[str, float]:
-    """Return the rates per second of a load with a schedule, the achieved one also as `name`."""
-    rates = {"requested_per_s": requested, "achieved_per_s": achieved}
-    return rates | {name: achieved, "offered_per_s": requested, "reached": achieved / requested}
+    """Return the rate per second of a load with a schedule, as `name`, and the requested one."""
+    return {name: achieved, "offered_per_s": float(requested), "reached": achieved / requested}
 
 
 def latency(values: Column, name: str = "latency_ns") -> dict[str, float]:

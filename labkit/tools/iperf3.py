@@ -10,15 +10,14 @@ from functools import partial
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, json_in, prober, reading, shortfall
 
-TOOL, PORT = "iperf3", 5201
+PORT = 5201
 #: By how much the counts of both ends may differ: a part is on its way at the end.
 _UNDER_WAY = 0.03
 #: It takes one test after the other.
-SERVER = Workload(
-    (TOOL, "--server", "-4", "--port", str(PORT)), PORT, "tcp", "apps", second_protocol="udp"
-)
+_COMMAND = f"iperf3 --server -4 --port {PORT}".split()
+SERVER = Workload(tuple(_COMMAND), PORT, "tcp", "apps", second_protocol="udp")
 
-probe = prober(r"iperf (\d\S*)", TOOL, "--version")
+probe = prober(r"iperf (\d\S*)", "iperf3", "--version")
 
 
 def load(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) -> Client:
@@ -37,36 +36,29 @@ def load(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) 
 
 def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement:
     """Read the JSON object that both ends report: rates, losses, and their use of a CPU."""
-    with reading(TOOL, stdout, needs="iperf3 3.12"):
+    with reading("iperf3", stdout, needs="iperf3 3.12"):
         report = json_in(stdout)
         if "error" in report:
             raise ValueError(str(report["error"]))
         end = report["end"]
-        sent, received, use = end["sum_sent"], end["sum_received"], end["cpu_utilization_percent"]
+        sent, received = end["sum_sent"], end["sum_received"]
         if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
             raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
-        rates = {"throughput": received["bits_per_second"], "sent": sent["bits_per_second"]}
-        metrics = {f"{name}_mbit_per_s": rate / 1e6 for name, rate in rates.items()}
+        metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
+        metrics["sent_mbit_per_s"] = sent["bits_per_second"] / 1e6
         if report["start"]["test_start"]["protocol"] == "UDP":
             total, arrived = end["sum"], received["bytes"] / sent["bytes"]
-            packets, lost, loss = (
-                total["packets"],
-                total["lost_packets"],
-                total["lost_percent"] / 100,
-            )
+            packets, lost = total["packets"], total["lost_packets"]
             counted = (received["packets"] - received["lost_packets"]) / packets
             if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
                 raise ValueError(
                     f"{lost} of {packets} datagrams were lost, though {arrived:.1%} of the bytes "
                     "arrived: do client and server have the same version?"
                 )
-            metrics |= {"datagrams": packets, "datagrams_lost": lost, "loss": loss}
-            metrics |= {"lost_share": loss, "jitter_ns": total["jitter_ms"] * 1e6}
+            metrics |= {"datagrams": packets, "datagrams_lost": lost}
+            metrics |= {"loss": total["lost_percent"] / 100, "jitter_ns": total["jitter_ms"] * 1e6}
         else:
             metrics["retransmits"] = sent["retransmits"]
-        for name, theirs in {"client": "host", "server": "remote"}.items():
-            for suffix, kind in {"": "total", "_user": "user", "_system": "system"}.items():
-                metrics[f"tool_{name}_cpu{suffix}"] = use[f"{theirs}_{kind}"] / 100
         metrics = {name: float(value) for name, value in metrics.items()}
         if not all(map(math.isfinite, metrics.values())):
             raise ValueError("a number is missing")
@@ -79,3 +71,4 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float = 0.0) -> Measurement
 
 
 LOADS = {"iperf3": (probe, load)}
+APPLICATIONS = {"iperf3 tcp": {"protocol": "tcp"}, "iperf3 udp": {"protocol": "udp"}}

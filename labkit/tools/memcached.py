@@ -2,11 +2,10 @@
 
 Both loads are closed loops: each connection sends again once it is answered, and a server that
 stalls delays the operations that would have noticed it (coordinated omission). labkit's own times
-every operation. (Debian's memaslap pins its threads to CPUs of its choice and sorts latencies into
-powers of two, and memslap reports only the time of a whole run.) Its latency is as long as all
-connections' operations take to get through the slower end; near a ``tool_cpu`` of 1 that end is the
-load. The paper's memtier_benchmark, which no distribution packages, takes quantiles from a
-histogram, whose steps are 8 us below 2 ms, and wider above.
+every operation. Its latency is as long as all connections' operations take to get through the
+slower end; near a ``tool_cpu`` of 1 that end is the load. (Debian's memaslap sorts latencies into
+powers of two, and memslap times whole runs.) The paper's memtier_benchmark, which no distribution
+packages, takes quantiles from a histogram, whose steps are 8 us below 2 ms, and wider above.
 """
 
 from functools import partial
@@ -26,9 +25,8 @@ KEPT = 5_000
 _COMMAND = f"memcached -u nobody -l 0.0.0.0 -p {PORT} -U 0 -c 4096 -t 4 -m 256"
 #: It speaks either protocol, over TCP, with 4 threads and 256 MB.
 SERVER = Workload(tuple(_COMMAND.split()), PORT, "tcp", "apps")
-#: The percentiles that memtier_benchmark is asked for, in the names of its file.
-_QUANTILES = {"median": "p50.00", "p90": "p90.00", "p95": "p95.00", "p99": "p99.00"}
-_QUANTILES |= {"p999": "p99.90"}
+#: The percentiles of memtier_benchmark, in the names of its file.
+_QUANTILES = {"median": "p50.00", "p99": "p99.00", "p999": "p99.90"}
 
 probe = base.prober(r"memcached (\S+)", "memcached", "-V")
 probe_memtier = base.prober(
@@ -37,19 +35,13 @@ probe_memtier = base.prober(
 
 
 class Mix(NamedTuple):
-    """Options of both loads. All keys are stored first.
+    """Options of both loads; labkit's own has the connections of all threads in one process."""
 
-    Otherwise GETs would find ever more of the keys by the SETs of the run, and more of them over a
-    faster network.
-    """
-
-    #: Threads of memtier_benchmark, and connections of each; labkit's own load has one process.
     threads: int = 4
-    connections: int = 50
-    #: So many of each take turns.
-    sets: int = 1
+    connections: int = 50  # of a thread
+    sets: int = 1  # so many SETs and GETs take turns
     gets: int = 10
-    keys: int = 10_000
+    keys: int = 10_000  # stored first: else GETs would find more of them over a faster network
 
 
 def load(address: str, *, protocol: str, seconds: float, **options: int) -> Client:
@@ -70,9 +62,9 @@ def parse(stdout: str, log: str = "") -> Measurement:
         sets, seconds = int(is_set.sum()), int((start + took).max()) / 1e9
         gets, rate = len(start) - sets, len(start) / seconds
         carried = sets * found["set_b"] + gets * found["get_b"]
-        metrics = {"operations_per_s": rate, "requests_per_s": rate, "sets": sets, "gets": gets}
         # A GET without a value ends the load.
-        metrics |= {"throughput_mbit_per_s": carried * 8e-6 / seconds, "hits": 1.0}
+        metrics = {"requests_per_s": rate, "sets": sets, "gets": gets, "hits": 1.0}
+        metrics["throughput_mbit_per_s"] = carried * 8e-6 / seconds
         metrics |= {"tool_cpu": float(found["tool_cpu"])} | base.latency(took)
         metrics |= base.latency(took[is_set == 1], "set_latency_ns")
         metrics |= base.latency(took[is_set == 0], "get_latency_ns")
@@ -88,8 +80,7 @@ def memtier(address: str, *, protocol: str, seconds: int, **options: int) -> Cli
     server += f" --key-maximum={mix.keys} --hide-histogram"
     store = f"{server} -t 1 -c 8 --ratio=1:0 --key-pattern=P:P -n allkeys"
     argv = f"{server} -t {mix.threads} -c {mix.connections} --ratio={mix.sets}:{mix.gets}"
-    argv += f" --test-time={seconds} --print-percentiles=50,90,95,99,99.9"
-    argv += " --json-out-file=memtier.json"
+    argv += f" --test-time={seconds} --json-out-file=memtier.json"
     reader = partial(parse_memtier, stored=mix.keys, seconds=seconds)
     client = Client(tuple(argv.split()), address, seconds + 6.0, reader, samples_in_stdout=True)
     # Its process mostly sleeps for another second after the last answer. Starting takes some 0.2 s
@@ -117,11 +108,9 @@ def parse_memtier(
         both["Average Latency"] = took / total
         missed = gets["Misses/sec"] / (gets["Hits/sec"] + gets["Misses/sec"])
         metrics = {"sets": sets["Count"], "gets": gets["Count"], "hits": 1 - missed}
-        metrics |= {"operations_per_s": rate, "requests_per_s": rate}
-        metrics |= {"throughput_mbit_per_s": both["KB/sec"] * 1024 * 8e-6}
+        metrics |= {"requests_per_s": rate, "throughput_mbit_per_s": both["KB/sec"] * 1024 * 8e-6}
         for prefix, kind in {"set_": sets, "get_": gets, "": both}.items():
-            printed = kind["Percentile Latencies"]
-            quantiles = {name: printed[key] for name, key in _QUANTILES.items() if key in printed}
+            quantiles = {one: kind["Percentile Latencies"][key] for one, key in _QUANTILES.items()}
             ordered = {"min": kind["Min Latency"], **quantiles, "max": kind["Max Latency"]}
             # A step of its histogram may be off by some per cent, and by 16 us.
             wrong = any(a > b * 1.05 + 0.016 for a, b in pairwise(ordered.values()))
@@ -136,3 +125,4 @@ def parse_memtier(
 
 
 LOADS = {"labkit": (probe, load), "memtier_benchmark": (probe_memtier, memtier)}
+APPLICATIONS = {f"memcached {one}": {"protocol": one} for one in ("text", "binary")}

@@ -1,8 +1,7 @@
 """nginx, a web server with two files, and loads on it over HTTP/1.1 at a constant rate.
 
 The files (of 1,024 and 1,048,576 bytes) and the configuration are created when the server starts,
-which takes some milliseconds, in its work folder, or in ``/run`` of a container. It logs no
-request, keeps connections open, and sends files by ``sendfile``.
+in its work folder, or in ``/run`` of a container. It keeps connections open, and logs no request.
 
 h2load tells the time of every request. Each connection has its own schedule: a request every
 connections / rate seconds, one under way at a time. They are opened over most of the first such
@@ -14,10 +13,9 @@ request, up to 10 ms of which come from connections that were opened late. The l
 clock, which somebody may set, while the tool paces its requests by another: a step is taken out.
 
 wrk2 is the paper's tool, which no distribution packages (Debian's ``wrk`` is another, without a
-rate). Its latencies count from when a request was due by the schedule of its connection, so that a
-server that stalls delays the requests that it kept waiting. It prints a histogram and no single
-request. Within a thread its connections begin 5 ms apart, which matters for the rate of a short
-run. A longer run than ten seconds discards what it measured in these, its calibration.
+rate). Its latencies count from when a request was due by the schedule of its connection. It prints
+a histogram and no single request. Within a thread its connections begin 5 ms apart, which matters
+for the rate of a short run. A longer run than ten seconds discards what it measured in these.
 """
 
 import re
@@ -55,17 +53,12 @@ _START = r"""
 head -c 1024 /dev/zero | tr '\0' x >1k.html
 head -c 1048576 /dev/zero | tr '\0' x >1m.html
 printf '%s\n' "$1" >nginx.conf
-exec nginx -e stderr -p "$PWD" -c nginx.conf
+exec nginx -e stderr -p "$PWD" -c nginx.conf -g "$2"
 """
 _CONFIG = f"""
-daemon off;
-pid nginx.pid;
-user www-data;
-worker_processes 1;
 events {{ worker_connections 4096; }}
 http {{
     access_log off;
-    log_not_found off;
     default_type text/html;
     sendfile on;
     tcp_nopush on;
@@ -74,16 +67,12 @@ http {{
     server {{ listen 0.0.0.0:{PORT}; root .; }}
 }}
 """
-#: In the foreground, with one worker; its main process holds the socket.
-SERVER = Workload(tuple(script(_START, _CONFIG)), PORT, "tcp", "apps")
+_IN_FRONT = "daemon off; pid nginx.pid; user www-data; worker_processes 1;"
+#: Its main process holds the socket.
+SERVER = Workload(tuple(script(_START, _CONFIG, _IN_FRONT)), PORT, "tcp", "apps")
 
 probe_h2load = base.prober(r"nghttp2/(\S+)", "h2load", "--version", package="nghttp2-client")
 probe_wrk2 = base.prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", "wrk2", "-v")
-
-
-def url(address: str, file: str) -> str:
-    """Return the address of a file, "1k" or "1m"."""
-    return f"http://{address}:{PORT}/{file}.html"
 
 
 def h2load(
@@ -94,13 +83,14 @@ def h2load(
     It ends in the planned time, whatever the server does. One request before the load tells the
     size of an answer: a page about a missing file is small.
     """
+    url = f"http://{address}:{PORT}/{file}.html"
     # Connections are opened at the rate, as each sends its first request at once.
     at_once = min(connections, max(1, round(rate / 1000)))
     period, planned = max(1, round(1000 * at_once / rate)), WARMUP + seconds + GRACE
     argv = f"h2load --h1 --requests={round(rate * (WARMUP + seconds))} --clients={connections}"
     argv += f" --rps={rate / connections:.9g} --rate={at_once} --rate-period={period}ms"
-    argv += f" --log-file=requests {url(address, file)}"
-    first = f"h2load --h1 --requests=1 --clients=1 {url(address, file)}"
+    argv += f" --log-file=requests {url}"
+    first = f"h2load --h1 --requests=1 --clients=1 {url}"
     reader = partial(
         parse_h2load, rate=rate, seconds=seconds, connections=connections, warmup=WARMUP
     )
@@ -115,7 +105,7 @@ def parse_h2load(
     with base.reading("h2load", stdout, log):
         if "starting benchmark" not in stdout:
             raise ValueError("it did not start")
-        start, status, took = base.rows(log, ("start", "status", "took"), "\t").values()
+        start, status, took = base.rows(log, 3, "\t")
         counts = _DONE.search(stdout)
         done, *without = map(int, counts.groups()) if counts else [len(status)]
         if done != len(status):
@@ -136,7 +126,7 @@ def parse_h2load(
         measured = (start >= begin) & (start < end)
         kept, ends = measured & answered, start + took
         ended = int((answered & (ends >= begin) & (ends < end)).sum())
-        metrics = base.scheduled("requests_per_s", ended / seconds, float(rate))
+        metrics = base.scheduled("requests_per_s", ended / seconds, rate)
         samples = {"start_ns": start - begin, "late_ns": np.maximum(start - due, 0)}
         samples = {name: one[kept] * 1000 for name, one in {**samples, "latency_ns": took}.items()}
         metrics |= base.latency(samples["latency_ns"])
@@ -145,8 +135,8 @@ def parse_h2load(
             metrics["late_ns_mean"] = float(samples["late_ns"].mean())
         if body := _BODY.search(stdout):
             metrics["body_b"] = float(body[1])
-            metrics["throughput_mbit_per_s"] = float(body[1]) * metrics["achieved_per_s"] * 8e-6
-    flags = base.shortfall(metrics["achieved_per_s"], rate)
+            metrics["throughput_mbit_per_s"] = float(body[1]) * ended / seconds * 8e-6
+    flags = base.shortfall(ended / seconds, rate)
     for name, which, words in (
         ("failed", measured & ~answered, "requests failed"),
         ("not_200", kept & (status != 200), "answers were not the file"),
@@ -176,10 +166,10 @@ def wrk2(
     address: str, *, file: str, seconds: int, rate: int = 3000, connections: int = 100
 ) -> Client:
     """Return the client: `rate` requests per second of a file, over all connections."""
-    argv = f"wrk2 --latency -t {THREADS} -c {connections} -d {seconds}s -R {rate}".split()
+    argv = f"wrk2 --latency -t {THREADS} -c {connections} -d {seconds}s -R {rate}"
+    argv += f" http://{address}:{PORT}/{file}.html"
     reader = partial(parse_wrk2, rate=rate, seconds=seconds, connections=connections)
-    client = Client((*argv, url(address, file)), address, seconds + 2.0, reader)
-    return once(client, threads=THREADS)
+    return once(Client(tuple(argv.split()), address, seconds + 2.0, reader), threads=THREADS)
 
 
 def parse_wrk2(
@@ -205,12 +195,9 @@ def parse_wrk2(
         levels |= {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, *_ in spectrum}
         metrics = {f"latency_ns_{name}": levels[level] for level, name in _NAMES.items()}
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
-        metrics |= base.scheduled("requests_per_s", reached, float(rate))
+        metrics |= base.scheduled("requests_per_s", reached, rate)
         answered = float(read) * _BYTES[unit_b]  # printed to three digits
-        metrics |= {
-            "throughput_mbit_per_s": answered * 8e-6 / lasted,
-            "answer_b": answered / requests,
-        }
+        metrics |= {"throughput_mbit_per_s": answered * 8e-6 / lasted}
     # The connections begin one after the other: what they could not send meanwhile is not missing.
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
@@ -224,3 +211,4 @@ def parse_wrk2(
 
 
 LOADS = {"h2load": (probe_h2load, h2load), "wrk2": (probe_wrk2, wrk2)}
+APPLICATIONS = {"nginx 1 KB": {"file": "1k"}, "nginx 1 MB": {"file": "1m"}}

@@ -24,32 +24,28 @@ from labkit.tools import base
 from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import once
 
-TOOL, PORT = "pgbench", 5432
-#: Where the image has the database, and where the server runs on a copy of it.
-_SEED, _DIRECTORY = "/srv/labkit/postgresql", "/var/lib/labkit/postgresql"
+PORT = 5432
 #: Seconds before the measured time, in which each connection has its first transaction, which fills
 #: the caches of its process; and for opening the connections, a part of pgbench's time.
 WARMUP, OPENING = 1, 0.5
 #: By how many standard deviations the number of transactions may fall below the mean by chance.
 CHANCE = 3.0
-_COLUMNS = ("client", "number", "took_us", "script", "epoch_s", "epoch_us", "lag_us")
 _SUMMARY = re.compile(
     r"^number of transactions actually processed: (\d+)$.*^number of failed transactions: (\d+) .*"
     r"^tps = \d+\.\d+ \(without initial connection time\)$",
     re.MULTILINE | re.DOTALL,
 )
 # The server refuses to run as root; `setpriv` replaces itself by it, with the same process id.
-_START = r"""
-mkdir -p "$(dirname "$2")"
-cp -a "$1" "$2"
-sync -f "$2"
-exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D "$2" \
-    -p "$3" -c listen_addresses=0.0.0.0 -c unix_socket_directories= -c max_connections=300
+_START = f"""
+cp -a /srv/labkit/postgresql /srv/labkit/running
+sync -f /srv/labkit/running
+exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D /srv/labkit/running \\
+    -p {PORT} -c listen_addresses=0.0.0.0 -c unix_socket_directories= -c max_connections=300
 """
 #: A transaction has ended only once it is on the disk, as by default.
-SERVER = Workload(tuple(script(_START, _SEED, _DIRECTORY, str(PORT))), PORT, "tcp", "apps")
+SERVER = Workload(tuple(script(_START)), PORT, "tcp", "apps")
 
-probe = base.prober(r"PostgreSQL\) (\S+)", TOOL, "--version", package="postgresql")
+probe = base.prober(r"PostgreSQL\) (\S+)", "pgbench", "--version", package="postgresql")
 
 
 def load(
@@ -77,22 +73,17 @@ def load(
 
 
 def parse(
-    stdout: str,
-    log: str,
-    *,
-    rate: float,
-    warmup: float = 0.0,
-    seconds: float = math.inf,
-    connections: int = 0,
+    stdout: str, log: str, *, rate: float, warmup: float, seconds: float, connections: int
 ) -> Measurement:
     """Read the line of every transaction that began in the measured time, in order of their ends.
 
     It begins `warmup` seconds after the first, and lasts for `seconds`, or until connections close.
     """
-    with base.reading(TOOL, stdout, log, needs="pgbench 15"):
+    with base.reading("pgbench", stdout, log, needs="pgbench 15"):
         ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))
         done = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
-        _, _, took, _, epoch_s, epoch_us, lag = base.rows(done, _COLUMNS, " ").values()
+        # client, number, time, script, seconds and us since 1970 at its end, lag
+        _, _, took, _, epoch_s, epoch_us, lag = base.rows(done, 7, " ")
         if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
             raise ValueError("a transaction of its log has an impossible time")
         if len(took) != processed:
@@ -108,7 +99,7 @@ def parse(
     order = np.flatnonzero(kept)[np.argsort(end[kept], kind="stable")]
     samples = {"end_ns": end - begin, "latency_ns": took, "lag_ns": lag}
     samples = {name: values[order] * 1000 for name, values in samples.items()}
-    metrics = base.scheduled("transactions_per_s", achieved, float(rate))
+    metrics = base.scheduled("transactions_per_s", achieved, rate)
     metrics |= base.latency(samples["latency_ns"])
     metrics |= base.latency(samples["latency_ns"] - samples["lag_ns"], "service_latency_ns")
     metrics |= {"lag_ns_mean": float(samples["lag_ns"].mean()), "failed": float(failed)}
@@ -118,3 +109,5 @@ def parse(
 
 
 LOADS = {"pgbench": (probe, load)}
+#: At the paper's rates.
+APPLICATIONS = {f"postgresql {rate}/s": {"rate": rate} for rate in (300, 500)}

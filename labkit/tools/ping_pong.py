@@ -1,39 +1,25 @@
-"""Ping-pong: messages of UDP one at a time, by either tool, with or without a capture.
-
-sockperf runs for whole seconds: it sleeps for two, leaves out 400 ms of warm-up and 50 ms at the
-end, and logs every round trip of the rest. A number of messages is therefore requested as a
-duration that certainly holds them, and so many are kept, spread evenly over the run.
-
-sfnt-pingpong, the tool of the first study's paper, which no distribution packages, exchanges
-exactly the requested number of messages. Its server takes one client, with that client's options,
-and ends with it; they exchange messages on ports that the kernel assigns and at the server's own
-address, so that no client reaches it behind a published port.
-"""
+"""Ping-pong: messages of UDP one at a time, by either tool, with or without a capture."""
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from labkit import pcap
 from labkit.errors import ToolOutput
-from labkit.hosts import Host
 from labkit.placement import Placement, Workload
 from labkit.tools import base
 from labkit.tools.base import Client, Measurement, flag
 from labkit.tools.repeat import once
 
+Waits = Mapping[str, tuple[tuple[str, ...], float]]
 #: Networks on which the generator reaches a container.
 NETWORKS = ("host", "bridge", "nat", "macvlan")
-PORT, SFNT_PORT = 11111, 2048
-#: Messages of one byte before the sample of sfnt-pingpong; its warm-up by time would hide how
-#: many there are.
-SFNT_WARMUP = 10_000
 _ROW = re.compile(r"\d+(?:, *\d+\.\d{9}){2}(?:,.*)?", re.ASCII)
 _COUNTS = (
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
@@ -42,120 +28,116 @@ _COUNTS = (
 )
 
 
-@dataclass(frozen=True)
-class PingPong:
-    """A tool: functions that return its version, its server and its client, and how it waits."""
+class Sockperf:
+    """A tool whose client runs for whole seconds, sleeps for two before, and logs every round trip.
 
-    probe: Callable[[Host], str]
-    server: Callable[[str], Workload]
-    ping_pong: Callable[..., Client]
-    #: Options of how both ends wait for a packet, and an upper bound of the mean round trip (s): an
-    #: end sleeps, or polls, or ("busy_poll") asks the device for 50 us before it sleeps.
-    waits: Mapping[str, tuple[tuple[str, ...], float]]
-    #: Left out by the tool itself at the beginning and at the end of its run.
-    warm_up_ns: int = 0
-    cool_down_ns: int = 0
+    It leaves out a warm-up, and the end. A number of messages is therefore requested as a duration
+    that certainly holds them, and so many are kept, spread evenly over the run.
+    """
 
-    def way(self, wait: str) -> tuple[tuple[str, ...], float]:
-        """Return the options and the bound of a way to wait."""
-        base.one_of("way to wait", wait, self.waits)
-        return self.waits[wait]
-
-
-def _sockperf_server(wait: str) -> Workload:
-    # It waits as its client does, as both ends did in the paper.
-    argv = f"sockperf server -i 0.0.0.0 -p {PORT}".split()
-    return Workload((*argv, *sockperf.way(wait)[0]), PORT)
-
-
-def _sockperf(address: str, *, messages: int, size: int, wait: str) -> Client:
-    options, longest = sockperf.way(wait)
-    left_out = (sockperf.warm_up_ns + sockperf.cool_down_ns) / 1e9
-    seconds = max(1, math.ceil(left_out + messages * longest))
-    argv = f"sockperf ping-pong -i {address} -p {PORT} -m {size} -t {seconds}".split()
-    argv += [*options, "--full-log", "{log}"]
-    reader = partial(parse_sockperf, messages=messages)
-    return Client(tuple(argv), address, seconds + 2.25, reader, log_rows=messages)
-
-
-def parse_sockperf(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
-    """Read ``rtt_ns`` from sending to receiving (the tool's own summary shows half of it)."""
-    with base.reading("sockperf", stdout, log, needs="sockperf 3.5"):
-        result = re.search(_COUNTS, base.plain(stdout), re.DOTALL)
-        _, head, table = log.partition("packet, txTime(sec), rxTime(sec)")
-        if not result or not head:
-            raise ValueError("sockperf printed no complete result: is the server reachable?")
-        total, valid, back, dropped, duplicated, reordered = map(int, result.groups())
-        lines = table.partition("\n")[2].partition("-----")[0].splitlines()
-        wrong = [line for line in lines if not _ROW.fullmatch(line)]
-        if wrong:
-            raise ValueError(f"not two times in seconds with nine digits: {wrong[0]!r}")
-        # As integers: a float cannot hold a time since 1970 in ns.
-        times = [line.replace(".", "").split(",")[1:3] for line in lines]
-        sent, received = np.array(times, dtype=np.int64).T
-        if (received <= sent).any():
-            raise ValueError("a round trip is not positive")
-        if valid - back > dropped + 1:
-            raise ValueError(f"{back} of {valid} messages came back, and {dropped} dropped")
-    rtt = (received - sent)[: messages or None]
-    flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
-    losses = f"lossy: {dropped} dropped, {duplicated} duplicated, {reordered} reordered"
-    flags += base.paused(sent) + flag(losses, dropped or duplicated or reordered)
-    metrics = {"dropped": float(dropped), "valid_messages": float(back)}
-    return Measurement({"rtt_ns": rtt}, metrics, total, flags)
-
-
-def _sfnt_server(wait: str) -> Workload:
-    # It waits as its client tells it.
-    argv = ("sfnt-pingpong", f"--port={SFNT_PORT}")
-    return Workload(argv, SFNT_PORT, "tcp", "apps", ends_with_client=True)
-
-
-def _sfnt(address: str, *, messages: int, size: int, wait: str) -> Client:
-    options, longest = sfnt_pingpong.way(wait)
-    # By default the tool would pin both ends to CPU 1.
-    argv = f"sfnt-pingpong --port={SFNT_PORT} --affinity=any;any --rtt --raw=rtt --sizes={size}"
-    argv += f" --miniter={messages} --maxiter={messages} --warmupms=0 --warmupiter={SFNT_WARMUP}"
-    command = (*argv.split(), *options, "udp", address)
-    seconds = 1 + (SFNT_WARMUP + messages) * longest
-    reader = partial(parse_sfnt, size=size, messages=messages)
-    return once(Client(command, address, seconds, reader, samples_in_stdout=True))
-
-
-def parse_sfnt(stdout: str, log: str = "", *, size: int, messages: int = 0) -> Measurement:
-    """Read ``rtt_ns``, whole round trips of one size, from the summary and the log."""
-    with base.reading("sfnt-pingpong", stdout, log):
-        ((_, _, least, _, most, _, _, count),) = (
-            line.split() for line in re.findall(rf"^\t{size}(?:\t\d+){{7}}$", stdout, re.MULTILINE)
-        )
-        (values,) = base.rows(log, ("ns",), "\t").values()
-        ends = (len(values), values.min(), values.max())
-        if ends != (int(count), int(least), int(most)) or values.min() <= 0:
-            raise ValueError("its raw file holds {:,} values from {} to {} ns".format(*ends))
-        (trips,) = re.findall(r"^# reporting: (RTT|1/2 RTT)$", stdout, re.MULTILINE)
-    rtt = values if trips == "RTT" else values * 2  # without --rtt, halves are rounded down to a ns
-    flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
-    return Measurement({"rtt_ns": rtt}, messages=len(rtt) + SFNT_WARMUP, flags=flags)
-
-
-sockperf = PingPong(
-    base.prober(r"(\d+\.\d+\S*)", "sockperf", "--version"),
-    _sockperf_server,
-    _sockperf,
-    {
+    PORT = 11111
+    #: How an end waits for a packet: it sleeps, it polls, or the socket asks the device for 50 us
+    #: before the thread sleeps. With its options, and an upper bound of the mean round trip (s).
+    WAITS: ClassVar[Waits] = {
         "block": ((), 100e-6),
         "spin": (("--nonblocked",), 60e-6),
         "busy_poll": (("--lls", "50"), 100e-6),
-    },
-    warm_up_ns=400_000_000,
-    cool_down_ns=50_000_000,
-)
-sfnt_pingpong = PingPong(
-    base.prober(r"version: (\S+)", "sfnt-pingpong", "--version"),
-    _sfnt_server,
-    _sfnt,
-    {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)},
-)
+    }
+    WARM_UP_NS, COOL_DOWN_NS = 400_000_000, 50_000_000
+    probe = staticmethod(base.prober(r"(\d+\.\d+\S*)", "sockperf", "--version"))
+
+    def server(self, wait: str) -> Workload:
+        """Return the echo server; it waits as its client does, as both ends did in the paper."""
+        base.one_of("way to wait", wait, self.WAITS)
+        argv = f"sockperf server -i 0.0.0.0 -p {self.PORT}".split()
+        return Workload((*argv, *self.WAITS[wait][0]), self.PORT)
+
+    def ping_pong(self, address: str, *, messages: int, size: int, wait: str) -> Client:
+        """Return the client: `messages` round trips of `size` bytes (14 or more)."""
+        base.one_of("way to wait", wait, self.WAITS)
+        options, longest = self.WAITS[wait]
+        left_out = (self.WARM_UP_NS + self.COOL_DOWN_NS) / 1e9
+        seconds = max(1, math.ceil(left_out + messages * longest))
+        argv = f"sockperf ping-pong -i {address} -p {self.PORT} -m {size} -t {seconds}".split()
+        argv += [*options, "--full-log", "{log}"]
+        reader = partial(self.parse, messages=messages)
+        return Client(tuple(argv), address, seconds + 2.25, reader, log_rows=messages)
+
+    @staticmethod
+    def parse(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
+        """Read ``rtt_ns`` from sending to receiving (the tool's own summary shows half of it)."""
+        with base.reading("sockperf", stdout, log, needs="sockperf 3.5"):
+            result = re.search(_COUNTS, base.plain(stdout), re.DOTALL)
+            _, head, table = log.partition("packet, txTime(sec), rxTime(sec)")
+            if not result or not head:
+                raise ValueError("sockperf printed no complete result: is the server reachable?")
+            total, valid, back, dropped, duplicated, reordered = map(int, result.groups())
+            lines = table.partition("\n")[2].partition("-----")[0].splitlines()
+            if wrong := [line for line in lines if not _ROW.fullmatch(line)]:
+                raise ValueError(f"not two times in seconds with nine digits: {wrong[0]!r}")
+            # As integers: a float cannot hold a time since 1970 in ns.
+            times = [line.replace(".", "").split(",")[1:3] for line in lines]
+            sent, received = np.array(times, dtype=np.int64).T
+            if (received <= sent).any():
+                raise ValueError("a round trip is not positive")
+            if valid - back > dropped + 1:
+                raise ValueError(f"{back} of {valid} messages came back, and {dropped} dropped")
+        rtt = (received - sent)[: messages or None]
+        flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
+        losses = f"lossy: {dropped} dropped, {duplicated} duplicated, {reordered} reordered"
+        flags += base.paused(sent) + flag(losses, dropped or duplicated or reordered)
+        metrics = {"dropped": float(dropped), "valid_messages": float(back)}
+        return Measurement({"rtt_ns": rtt}, metrics, total, flags)
+
+
+class SfntPingPong:
+    """The tool of the first study's paper, which no distribution packages.
+
+    It exchanges exactly the requested number of messages. Its server takes one client, with that
+    client's options, and ends with it; they exchange messages on ports that the kernel assigns and
+    at the server's own address, so that no client reaches it behind a published port.
+    """
+
+    PORT = 2048
+    WAITS: ClassVar[Waits] = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
+    #: Messages of one byte before the sample; its warm-up by time would hide how many there are.
+    WARMUP = 10_000
+    WARM_UP_NS = COOL_DOWN_NS = 0
+    probe = staticmethod(base.prober(r"version: (\S+)", "sfnt-pingpong", "--version"))
+
+    def server(self, wait: str) -> Workload:
+        """Return the server, for one client; it waits as that tells it."""
+        argv = ("sfnt-pingpong", f"--port={self.PORT}")
+        return Workload(argv, self.PORT, "tcp", "apps", ends_with_client=True)
+
+    def ping_pong(self, address: str, *, messages: int, size: int, wait: str) -> Client:
+        """Return the client: `messages` round trips of `size` bytes after the warm-up."""
+        options, longest = self.WAITS[wait]
+        # By default the tool would pin both ends to CPU 1.
+        argv = f"sfnt-pingpong --port={self.PORT} --affinity=any;any --rtt --raw=rtt --sizes={size}"
+        argv += f" --miniter={messages} --maxiter={messages} --warmupms=0"
+        command = (*argv.split(), f"--warmupiter={self.WARMUP}", *options, "udp", address)
+        seconds = 1 + (self.WARMUP + messages) * longest
+        reader = partial(self.parse, size=size, messages=messages)
+        return once(Client(command, address, seconds, reader, samples_in_stdout=True))
+
+    @classmethod
+    def parse(cls, stdout: str, log: str = "", *, size: int, messages: int = 0) -> Measurement:
+        """Read ``rtt_ns``, whole round trips of one size, from the summary and the log."""
+        with base.reading("sfnt-pingpong", stdout, log):
+            found = re.findall(rf"^\t{size}((?:\t\d+){{7}})$", stdout, re.MULTILINE)
+            ((_, least, _, most, _, _, count),) = (line.split() for line in found)
+            (values,) = base.rows(log, 1, "\t")
+            ends = (len(values), values.min(), values.max())
+            if ends != (int(count), int(least), int(most)) or values.min() <= 0:
+                raise ValueError("its raw file holds {:,} values from {} to {} ns".format(*ends))
+            (trips,) = re.findall(r"^# reporting: (RTT|1/2 RTT)$", stdout, re.MULTILINE)
+        rtt = values if trips == "RTT" else values * 2  # halves are rounded down to a ns
+        flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
+        return Measurement({"rtt_ns": rtt}, messages=len(rtt) + cls.WARMUP, flags=flags)
+
+
+sockperf, sfnt_pingpong = Sockperf(), SfntPingPong()
 TOOLS = {"sockperf": sockperf, "sfnt-pingpong": sfnt_pingpong}
 
 
@@ -166,7 +148,7 @@ def first_built(tool: str) -> str:
 
 def infeasible(tool: str, wait: str, placement: Placement) -> str | None:
     """Return why a server of a tool cannot be measured at a placement, or None."""
-    waits, network = TOOLS[tool].waits, placement.network
+    waits, network = TOOLS[tool].WAITS, placement.network
     if network not in NETWORKS:
         return f"the generator has no end of the network {network}"
     if wait not in waits:
@@ -195,8 +177,8 @@ def with_residence_times(
     if pairs.empty:
         raise ToolOutput("the capture holds no message", why=captured.summary[-400:])
     # The tool leaves out both ends of its run.
-    first = seen["time_ns"].min() + TOOLS[tool].warm_up_ns
-    last = seen["time_ns"].max() - TOOLS[tool].cool_down_ns
+    first = seen["time_ns"].min() + TOOLS[tool].WARM_UP_NS
+    last = seen["time_ns"].max() - TOOLS[tool].COOL_DOWN_NS
     inside = pairs["time_ns"].between(first, last)
     rtt, residence = measurement.samples["rtt_ns"], pairs["residence_ns"][inside].to_numpy()
     count = min(len(rtt), len(residence))

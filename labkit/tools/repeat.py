@@ -18,8 +18,7 @@ from labkit.tools.base import Client, Measurement, flag, json_in, python, readin
 #: An iteration counts where the neighbour ran for this share of its time. Commands of containers
 #: start some 50 ms apart, and between two iterations of the neighbour a process starts.
 MIN_OVERLAP = 0.9
-_TIMES = ("start_ns", "end_ns", "cut", "late")
-Reader = Callable[[str, str], Measurement]
+_TIMES = ["start_ns", "end_ns", "cut", "late"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
     return replace(client, argv=argv + client.argv, seconds=seconds + grace + 1, parse=read)
 
 
-def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
+def parse(read: Callable[[str, str], Measurement], stdout: str, log: str = "") -> Repeated:
     """Read every iteration by the tool's parser; none has failed."""
     with reading("repeated runs", stdout):
         rows = []
@@ -102,23 +101,24 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> 
 
     Its metrics are means over the iterations that count, with their number (``iterations``), that
     of others which started in the window and ended (``iterations_partly``) or did not
-    (``iterations_cut``), and the mean share of the neighbour's presence (``overlap``).
+    (``iterations_cut``), the mean share of the neighbour's presence (``overlap``), and as
+    ``neighbour_NAME`` the mean of all that the neighbour measured.
     """
     started = service.iterations[~service.iterations["late"]]
     ended = started[~started["cut"]]
-    shares = np.ones(len(ended))
+    counted, cut, near = ended, len(started) - len(ended), {}
     if neighbour:
         ours, theirs = ended.to_dict("list"), neighbour.iterations.to_dict("list")
         begin = np.maximum.outer(ours["start_ns"], theirs["start_ns"])
         end = np.minimum.outer(ours["end_ns"], theirs["end_ns"])
-        lasted = (ended["end_ns"] - ended["start_ns"]).to_numpy()
-        shares = (end - begin).clip(0).sum(axis=1) / lasted.clip(1)
-    counted, cut = ended[shares >= MIN_OVERLAP], len(started) - len(ended)
-    partly = len(ended) - len(counted)
-    metrics = _means(counted) | {"iterations": float(len(counted))}
-    metrics |= {"iterations_cut": float(cut), "iterations_partly": float(partly)}
-    if neighbour and len(shares):
-        metrics["overlap"] = float(shares.mean())
+        lasted = (ended["end_ns"] - ended["start_ns"]).clip(lower=1)
+        shares = (end - begin).clip(0).sum(axis=1) / lasted
+        counted = ended[shares >= MIN_OVERLAP]
+        near = {f"neighbour_{key}": value for key, value in neighbour.metrics.items()}
+        near |= {"overlap": float(shares.mean())} if len(shares) else {}
+    numbers = {"": len(counted), "_cut": cut, "_partly": len(ended) - len(counted)}
+    metrics = {f"iterations{kind}": float(number) for kind, number in numbers.items()} | near
+    metrics |= _means(counted)
     if counted.empty:
         missing = "overlapped its neighbour entirely" if neighbour else "ended in time"
         return Measurement({}, metrics, flags=(f"no iteration of {name} {missing}",))
@@ -130,18 +130,14 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> 
 def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:
     """Return one or two services that were repeated in one window as one measurement.
 
-    It has the first service's metrics, and as ``neighbour_NAME`` the mean of all that the neighbour
-    measured. Two of the same service are one row, of the mean of both, or without value where one
-    has none; two that differ are a row each, the second in `Measurement.also`, with the factors
-    ``service`` and ``neighbour`` exchanged.
+    Two of the same service are one row, of the mean of both, or without value where one has none;
+    two that differ are a row each, the second in `Measurement.also`, with the factors ``service``
+    and ``neighbour`` exchanged.
     """
     names, services = zip(*measured, strict=True)
     others = services[::-1] if len(services) == 2 else (None,)
     sides = list(map(side_of, names, services, others))
-    rows = [
-        {**side.metrics, **{f"neighbour_{key}": value for key, value in near.items()}}
-        for side, near in zip(sides, [one.metrics if one else {} for one in others], strict=True)
-    ]
+    rows = [side.metrics for side in sides]
     if len(set(names)) < len(rows):
         one, other = rows
         rows = [{key: (one[key] + other[key]) / 2 for key in one if key in other}]

@@ -37,8 +37,7 @@ def positive(text: str) -> float:
 
 def _values(text: str, names: Mapping[str, str], **expected: str) -> dict[str, float]:
     """Return metrics from lines that are ``name=value``, of which some are as expected."""
-    pairs = (line.partition("=") for line in text.splitlines())
-    found = unique((name.strip(), value.strip()) for name, middle, value in pairs if middle)
+    found = unique(re.findall(r"^ *(\w+) *= *(.*?) *$", text, re.MULTILINE))
     for name, value in expected.items():
         if found[name] != value:
             raise ValueError(f"{name} is {found[name]}, and not {value}")
@@ -88,11 +87,11 @@ def parse_bonnie(stdout: str, log: str = "") -> Measurement:
     metrics, flags = {}, tuple[str, ...]()
     with reading("bonnie++", stdout, needs="bonnie++ 2.00a"):
         (line,) = re.findall(r"^\d+\.\d+,.*$", stdout, re.MULTILINE)
-        version, *cells = line.split(",")
-        if version != "1.98" or len(cells) < 21:
-            raise ValueError(f"it has {len(cells)} columns of format {version}, not of 1.98")
+        cells = line.split(",")
+        if cells[0] != "1.98" or len(cells) < 22:
+            raise ValueError(f"it has {len(cells)} columns of format {cells[0]}, not of 1.98")
         for name, (column, unit) in COLUMNS.items():
-            if re.fullmatch(r"\++", text := cells[column - 1]):
+            if re.fullmatch(r"\++", text := cells[column]):
                 phase = re.sub("(_mb)?_per_s$", "", name)
                 flags += flag(f"bonnie++ found {phase} too short to time")
             else:

@@ -94,16 +94,16 @@ def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measuremen
         elapsed, warmup = int(start[-1] + latency[-1]), np.array(found["warmup_ns"], np.int64)
         if len(start) != (calls or len(start)):
             raise ValueError(f"it has {len(start)} of {calls} calls")
+        delay = found["delay_ns"]
         metrics = {
             "slow_calls": float((latency > SLOW_NS).sum()),
             "slow_warmup": float((warmup > SLOW_NS).sum()),
             "elapsed_ns": float(elapsed),
             "messages_per_s": len(start) / elapsed * 1e9,
             "warmup_ns": float(warmup.sum()),
+            "client_delay_ns": float(delay),
+            "client_delay": delay / elapsed,
         }
-        flags = flag("Thrift's compiled protocol was not used", not found["accelerated"])
-        if (delay := found["delay_ns"]) is not None:
-            metrics |= {"client_delay_ns": float(delay), "client_delay": delay / elapsed}
-            text = f"the client waited for its CPU for {delay / elapsed:.2%} of the time"
-            flags += flag(text, delay - WAKING_NS * found["slices"] > MOST_DELAY * elapsed)
+    text = f"the client waited for its CPU for {delay / elapsed:.2%} of the time"
+    flags = flag(text, delay - WAKING_NS * found["slices"] > MOST_DELAY * elapsed)
     return Measurement(samples, metrics, len(start) + len(warmup), flags)

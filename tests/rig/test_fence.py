@@ -17,7 +17,7 @@ from labkit.errors import UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import bare, docker
 from labkit.rig import netns
-from labkit.tools import ping_pong, sockperf
+from labkit.tools import sockperf
 from labkit.tools.base import Client
 
 pytestmark = pytest.mark.rig
@@ -60,7 +60,7 @@ def test_hosts_have_no_way_out_and_are_unreachable_from_outside(lab):
     for address in ("198.18.0.3", "198.18.1.10", "198.19.0.2", "198.19.255.254"):
         for kind in kinds:
             with socket.socket(socket.AF_INET, kind) as one, pytest.raises(OSError) as caught:
-                one.connect((address, ping_pong.PORT))
+                one.connect((address, sockperf.PORT))
             assert caught.value.errno == errno.EHOSTUNREACH
 
 

@@ -144,7 +144,6 @@ def client(
     delay_ns, slices = _change(before, _waited())
     wire.trans.close()
     found = {"delay_ns": delay_ns, "slices": slices, "warmup_ns": _change(begun, warm)}
-    found["accelerated"] = getattr(wire, "_fast_encode", None) is not None
     samples = {"start_ns": [one - due[0] for one in due], "lateness_ns": _change(due, sent)}
     print(json.dumps({**found, "samples": {**samples, "latency_ns": _change(due, ended)}}))
 

@@ -44,7 +44,7 @@ def commands() -> dict[str, str]:
         "hop": datagrams.forwarder(7001, "198.18.0.5", 7002),
     }
     for name, tool in ping_pong.TOOLS.items():
-        for wait in tool.waits:
+        for wait in tool.WAITS:
             found[f"{name} udp {wait} server"] = tool.server(wait)
             client = tool.ping_pong(ADDRESS, messages=1000, size=64, wait=wait)
             found[f"{name} udp {wait}"] = client

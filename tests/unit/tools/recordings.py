@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -20,12 +21,13 @@ from labkit.tools import (
     memcached,
     nginx,
     pgbench,
-    ping_pong,
     repeat,
     services,
+    sockperf,
     thrift_rpc,
 )
 from labkit.tools.base import Measurement
+from labkit.tools.ping_pong import sfnt_pingpong
 
 CAPTURED = Path(__file__).parents[2] / "captured"
 ADDRESS = "198.18.0.3"
@@ -48,6 +50,7 @@ class Recording(NamedTuple):
 
 
 H2LOAD = {"rate": 200, "connections": 10, "seconds": 1.0}
+WHOLE = {"seconds": math.inf, "connections": 0}
 ONCE = nginx.h2load(ADDRESS, file="1m", seconds=1, rate=100, connections=10)
 PARSERS: dict[str, Callable[..., Measurement]] = {
     "bonnie": services.parse_bonnie,
@@ -65,11 +68,11 @@ PARSERS: dict[str, Callable[..., Measurement]] = {
     "memcached": memcached.parse,
     "memtier": partial(memcached.parse_memtier, stored=7),
     "netperf": partial(services.parse_netperf, seconds=1),
-    "pgbench": partial(pgbench.parse, rate=100),
-    "pgbench, fast": partial(pgbench.parse, rate=20_000, warmup=0.5),
+    "pgbench": partial(pgbench.parse, rate=100, **WHOLE, warmup=0),
+    "pgbench, fast": partial(pgbench.parse, rate=20_000, **WHOLE, warmup=0.5),
     "repeat": partial(repeat.parse, services.parse_linpack),
-    "sfnt_pingpong": partial(ping_pong.parse_sfnt, size=64),
-    "sockperf": ping_pong.parse_sockperf,
+    "sfnt_pingpong": partial(sfnt_pingpong.parse, size=64),
+    "sockperf": sockperf.parse,
     "stream": services.parse_stream,
     "thrift_rpc": thrift_rpc.parse,
     "wrk2": partial(nginx.parse_wrk2, rate=3000, seconds=5),
@@ -162,11 +165,14 @@ def ran(
 def serving(argv: Sequence[str], port: int) -> Iterator[None]:
     """Run a server on loopback; one of labkit's own is told the port."""
     changed = [part.replace('"port": 9090', f'"port": {port}') for part in argv]
-    with subprocess.Popen(changed) as process:
+    process = subprocess.Popen(changed)
+    try:
         for _ in range(500):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.01)
         yield
+    finally:
         process.kill()
+        process.wait()

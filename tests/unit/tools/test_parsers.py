@@ -134,11 +134,11 @@ def test_a_case_is_refused_with_its_reason(name: str, words: str) -> None:
 
 
 def test_rows_are_integers_in_complete_lines_and_json_has_a_key_once() -> None:
-    columns = rows("1 2\n3 4\n", ("a", "b"), " ")
-    assert columns["a"].tolist() == [1, 3] and columns["b"].dtype == "int64"
+    columns = rows("1 2\n3 4\n", 2, " ")
+    assert columns.tolist() == [[1, 3], [2, 4]] and columns.dtype == "int64"
     for wrong in ("", "1 2", "1 2\n3\n", "1 2\n3 4 5\n", "1 2.5\n", "1 \n", "1 2\n\n"):
         with pytest.raises(ToolOutput, match="a tool"), reading("a tool", wrong):
-            rows(wrong, ("a", "b"), " ")
+            rows(wrong, 2, " ")
     assert json_in('warning: {this}\n{"a": -nan, "b": [inf, 1]} and {more\n')["b"][1] == 1
     for wrong in ("", "[1]", '{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', "{"):
         with pytest.raises(ValueError):

@@ -14,9 +14,9 @@ from recordings import read
 from labkit.errors import ToolOutput
 from labkit.hosts.agent import thinned
 from labkit.placement import bare, docker
-from labkit.tools import base, ping_pong
+from labkit.tools import base, ping_pong, sockperf
 from labkit.tools.base import Measurement
-from labkit.tools.ping_pong import parse_sfnt, parse_sockperf
+from labkit.tools.ping_pong import sfnt_pingpong
 
 TEXT, LOG = read("sockperf-block.txt"), read("sockperf-block.log")
 
@@ -25,18 +25,18 @@ def test_sockperf_s_round_trips_are_exact_integers() -> None:
     # The tool prints half of the round trip in us with three digits: half a ns of rounding.
     table = LOG[LOG.index("packet, tx") :].splitlines()[1:]
     halves = np.array([float(row.split(",")[3]) for row in table])
-    assert np.abs(parse_sockperf(TEXT, LOG).samples["rtt_ns"] / 2000 - halves).max() <= 0.00051
+    assert np.abs(sockperf.parse(TEXT, LOG).samples["rtt_ns"] / 2000 - halves).max() <= 0.00051
 
 
 def test_sockperf_keeps_the_first_messages_and_flags_losses_and_pauses() -> None:
-    assert len(parse_sockperf(TEXT, LOG, messages=5).samples["rtt_ns"]) == 5
-    assert parse_sockperf(TEXT, LOG, messages=50).flags == ("short: 19 of 50 messages",)
+    assert len(sockperf.parse(TEXT, LOG, messages=5).samples["rtt_ns"]) == 5
+    assert sockperf.parse(TEXT, LOG, messages=50).flags == ("short: 19 of 50 messages",)
     lossy = TEXT.replace("dropped messages = 0", "dropped messages = 7")
-    assert parse_sockperf(lossy, LOG).flags == ("lossy: 7 dropped, 0 duplicated, 0 reordered",)
+    assert sockperf.parse(lossy, LOG).flags == ("lossy: 7 dropped, 0 duplicated, 0 reordered",)
     times = [10.0 + 0.0001 * n + (1.5 if n > 700 else 0.0) for n in range(1000)]
     table = "".join(f"{n}, {t:.9f}, {t + 0.00005:.9f}, 25.0\n" for n, t in enumerate(times))
     head = "packet, txTime(sec), rxTime(sec), latency(usec)\n"
-    (flag,) = parse_sockperf(TEXT, head + table, messages=500).flags  # it is after those kept
+    (flag,) = sockperf.parse(TEXT, head + table, messages=500).flags  # it is after those kept
     assert flag.startswith("pause of 1.50 s, 0.07 s after the first message")
 
 
@@ -53,7 +53,7 @@ def test_the_rows_that_are_kept_are_spread_evenly_over_the_window(
     text = thinned(str(path), want)
     numbers = [int(line.split(",")[0]) for line in text.splitlines() if line[:1].isdigit()]
     assert numbers == rows and text.startswith(LOG.partition("packet, tx")[0])
-    assert len(parse_sockperf(TEXT, text, messages=want).samples["rtt_ns"]) == len(rows)
+    assert len(sockperf.parse(TEXT, text, messages=want).samples["rtt_ns"]) == len(rows)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_rows_that_are_kept_are_spread_evenly_over_the_window(
 )
 def test_sfnt_s_file_must_agree_with_its_summary(text: str, size: int, words: str) -> None:
     with pytest.raises(ToolOutput, match=words):
-        parse_sfnt(text, read("sfnt-udp-64.dat"), size=size)
+        sfnt_pingpong.parse(text, read("sfnt-udp-64.dat"), size=size)
 
 
 def answer(number: int) -> bytes:

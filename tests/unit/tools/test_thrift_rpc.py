@@ -39,25 +39,15 @@ def test_every_call_is_a_row_and_slow_ones_are_counted(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("per_mille", "slices", "flag"),
-    [
-        (None, 0, None),
-        (1.0, 0, None),
-        (1.02, 0, "waited for its CPU"),
-        (20.5, 40, None),  # 1 us each time that it woke up
-    ],
+    ("per_mille", "slices", "flagged"),
+    [(1.0, 0, False), (1.02, 0, True), (20.5, 40, False)],  # 1 us each time that it woke up
 )
-def test_the_client_s_own_stalls_are_flagged(
-    per_mille: float | None, slices: int, flag: str | None
-) -> None:
+def test_the_client_s_own_stalls_are_flagged(per_mille: float, slices: int, flagged: bool) -> None:
     samples = {"start_ns": [0], "lateness_ns": [0], "latency_ns": [2_000_000]}
-    delay_ns = per_mille and per_mille * 2000
-    found = CLOSED | {"samples": samples, "delay_ns": delay_ns, "slices": slices}
+    found = CLOSED | {"samples": samples, "delay_ns": per_mille * 2000, "slices": slices}
     measurement = thrift_rpc.parse(json.dumps(found))
-    assert measurement.metrics.get("client_delay") == (per_mille and per_mille / 1000)
-    assert [flag in text for text in measurement.flags] == ([True] if flag else [])
-    (slow,) = thrift_rpc.parse(json.dumps(found | {"delay_ns": None, "accelerated": False})).flags
-    assert "compiled protocol was not used" in slow
+    assert measurement.metrics["client_delay"] == per_mille / 1000
+    assert ["waited for its CPU" in text for text in measurement.flags] == [True] * flagged
 
 
 @pytest.fixture
@@ -79,8 +69,6 @@ def test_the_service_answers_every_call(call: str) -> None:
     options = {"call": call, "size": 100_000}
     measurement = measured(thrift_rpc.client("127.0.0.1", calls=50, pause_us=300, **options))
     assert len(measurement.samples["latency_ns"]) == 50 and measurement.messages == 550
-    # How busy the machine is that runs the tests does not matter.
-    assert not any("protocol" in flag for flag in measurement.flags)
     answered = measurement.samples["start_ns"] + measurement.samples["latency_ns"]
     assert (measurement.samples["start_ns"][1:] - answered[:-1] >= 300_000).all()
 
