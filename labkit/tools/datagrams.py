@@ -10,8 +10,8 @@ process for each, and with ``UDP4`` a next hop that is not up yet would end the 
 1.7.4.4 makes 16 system calls per datagram.
 
 The sink is a socket that drops everything by a filter, and so counts it (``socket_drops`` of the
-evidence): no answer goes out, no datagram is queued, no process wakes up. It needs neither firewall
-rules, which a clean host must not have, nor an action of ``tc`` that not every kernel has.
+evidence). It needs neither firewall rules, which a clean host must not have, nor an action of
+``tc`` that not every kernel has.
 """
 
 import re
@@ -85,9 +85,8 @@ def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
     """
     middle = seconds - settle - _END
     if not (settle > 0 and middle > 0):
-        why = f"{settle:g} s are left out at the beginning and {_END:g} s at the end"
-        what = f"nothing is left of {seconds:g} s to count in"
-        raise UsageError(what, why=why, remedy="send for longer")
+        what = f"nothing is left of {seconds:g} s without {settle:g} s before and {_END:g} s after"
+        raise UsageError(what, remedy="send for longer")
     argv = python("datagram_sink", "count", pid=pid, settle=settle, middle=middle, end=_END)
     return Client(argv, sink, seconds + _AFTER, parse_watch)
 

@@ -1,6 +1,5 @@
 """Clients for tests that only need an answer, or to know where a client ran."""
 
-import re
 import shutil
 import sys
 
@@ -31,18 +30,6 @@ def echoes(address, messages=200):
 
     argv = (sys.executable, "-c", _CODE, address, str(messages))
     return Client(argv, address, 1.0, parse)
-
-
-def ping_pong(address):
-    """Return sockperf's client for the inside of a placement, which has no log: a summary."""
-    argv = ("sockperf", "ping-pong", "-i", address, "-p", "11111", "-t", "1")
-
-    def parse(stdout, log):
-        received = re.search(r"\[Total Run\].*?ReceivedMessages=(\d+)", stdout)
-        assert received, stdout
-        return Measurement({}, {}, int(received[1]))
-
-    return Client(argv, address, 4.0, parse)
 
 
 def count_characters(stdout, log):

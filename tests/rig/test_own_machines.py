@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from loads import echoes, ping_pong
+from loads import echoes
 from own_machines import LABKIT, machines, state
 
 from labkit import Study, bare, docker, treatments
@@ -128,7 +128,8 @@ def test_containers_of_two_machines_reach_each_other(networked, placement):
         if placement.runtime == "docker":
             with trial.serve(waiting("net"), placement, **peer) as client:
                 assert client.host.name == "peer" and server.host.name == "sut"
-                assert trial.measure(ping_pong(server.address), inside=client).messages >= 100
+                inside = sockperf.ping_pong(server.address, messages=100, size=64, wait="block")
+                assert trial.measure(inside, inside=client).messages >= 100
     subnet = {"macvlan": "198.18.0.", "overlay": "198.18.35."}
     assert server.address.startswith(subnet.get(placement.network, "198.18."))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import leftovers
-from loads import echoes, ping_pong
+from loads import echoes
 from sshd import alive
 from test_tampering import assert_untampered
 
@@ -70,7 +70,8 @@ def test_a_trial_from_start_to_stop(lab, make_trial, placement):
         assert lab.owns(server.address)
         if placement.network in ("overlay", "weave"):  # the generator has no address there
             with trial.serve(waiting("net"), placement, name="client", at="peer") as client:
-                measurement = trial.measure(ping_pong(server.address), inside=client)
+                inside = sockperf.ping_pong(server.address, messages=100, size=64, wait="block")
+                measurement = trial.measure(inside, inside=client)
         else:
             route = lab.hosts["generator"].run("ip", "route", "get", server.address).stdout
             assert " dev lab0 " in route

@@ -14,17 +14,8 @@ from labkit.pcap import read
 from labkit.tools.base import Measurement
 
 SECOND = 10**9
-
-
-@pytest.fixture(scope="module")
-def study():
-    """Return what the notebook on chains defines before its run."""
-    return SimpleNamespace(**declared("50-forwarding-chains.ipynb"))
-
-
-@pytest.fixture(scope="module")
-def interference():
-    return SimpleNamespace(**declared("40-interference.ipynb"))
+chains = SimpleNamespace(**declared("50-forwarding-chains.ipynb"))
+interference = SimpleNamespace(**declared("40-interference.ipynb"))
 
 
 def packet(number, port):
@@ -39,22 +30,22 @@ def window(start, numbers, step, wait, lost=()):
     ]
 
 
-def split(study, *windows):
+def split(*windows):
     """Return arrivals and departures of both windows of a capture."""
     summary = "0 packets captured\n0 packets dropped by kernel\n"
     stamped = sorted(itertools.chain.from_iterable(windows))
-    return study.split_windows(read(pcap(stamped), summary).packets)
+    return chains.split_windows(read(pcap(stamped), summary).packets)
 
 
 SLOW = window(5 * SECOND, range(1, 101), 10**6, 50_000)
 
 
-def latencies(study, second, *, sent=300.0, arrived=300.0, settle=0.0):
+def latencies(second, *, sent=300.0, arrived=300.0, settle=0.0):
     """Return the latencies of the windows `SLOW` and `second`, and the flags."""
-    flags, parts = [], split(study, SLOW, second)
+    flags, parts = [], split(SLOW, second)
     trial = SimpleNamespace(flag=lambda *texts: flags.extend(texts))
     counts = {"sent": sent, "arrived": arrived, "packets_per_s": 9_000.0, "sent_per_s": 10_000.0}
-    found = study.latencies(
+    found = chains.latencies(
         SimpleNamespace(settle=settle, trial=trial),
         dict(zip(("unloaded", "loaded"), parts, strict=True)),
         {"unloaded": {"sent": 100.0, "arrived": 100.0}, "loaded": counts},
@@ -63,12 +54,12 @@ def latencies(study, second, *, sent=300.0, arrived=300.0, settle=0.0):
     return found
 
 
-def test_the_two_windows_of_a_capture_are_told_apart(study):
+def test_the_two_windows_of_a_capture_are_told_apart():
     # The first packets of a window wait for a neighbour's address, and come behind later ones.
     second = window(6 * SECOND, [9, 10, *range(1, 9), *range(11, 301)], 10**5, 10**7, lost=(7,))
-    (one, out), (two, back) = split(study, SLOW, second)
+    (one, out), (two, back) = split(SLOW, second)
     assert (len(one), len(out), len(two), len(back)) == (100, 100, 300, 299)
-    found = latencies(study, second, arrived=299.0)
+    found = latencies(second, arrived=299.0)
     assert found["loaded_latency_ns_mean"] == found["loaded_latency_ns_p99"] == 10**7
     assert found["paired_share"] == 1.0 and found["loaded_paired_share"] == pytest.approx(299 / 300)
     assert found["loaded_seen_share"] == 1.0 and found["loaded_packets_per_s"] == 9_000.0
@@ -76,24 +67,24 @@ def test_the_two_windows_of_a_capture_are_told_apart(study):
     assert found["loaded_sent_per_s"] == 10_000.0
 
 
-def test_packets_that_came_before_the_queues_were_full_do_not_count(study):
+def test_packets_that_came_before_the_queues_were_full_do_not_count():
     early = window(6 * SECOND, range(1, 101), 10**5, 10)
     later = window(6 * SECOND + 10**7, range(101, 301), 10**5, 10**7)
-    found = latencies(study, [*early, *later], settle=0.01)
+    found = latencies([*early, *later], settle=0.01)
     assert found["loaded_latency_ns_min"] == found["loaded_latency_ns_max"] == 10**7
     assert found["loaded_paired_share"] == 1.0
 
 
-def test_a_chain_that_lets_nothing_through_has_no_latency(study):
+def test_a_chain_that_lets_nothing_through_has_no_latency():
     second = window(6 * SECOND, range(1, 301), 10**5, 10, lost=range(1, 301))
-    found = latencies(study, second, arrived=0.0)
+    found = latencies(second, arrived=0.0)
     assert found["loaded_paired_share"] == 0.0 and found["loaded_loss"] == 1.0
     assert "loaded_latency_ns_mean" not in found
 
 
-def test_long_chains_are_offered_what_the_generator_can_send(study):
+def test_long_chains_are_offered_what_the_generator_can_send():
     cases = itertools.product((1, 20), (28, 1454))
-    offered = [study.offered_rate(size, chain, study.offered, 0.3) for chain, size in cases]
+    offered = [chains.offered_rate(size, chain, chains.offered, 0.3) for chain, size in cases]
     assert offered == [132_978, 82_236, 39_893, 24_671]
 
 
@@ -104,9 +95,9 @@ LATE.append(window(2 * SECOND, range(1, 50), 10**9, 10))
 
 
 @pytest.mark.parametrize("windows", [[FEW], [FEW, *LATE], []], ids=["one", "a longer pause", "no"])
-def test_windows_that_are_not_told_apart_are_an_error(study, windows):
+def test_windows_that_are_not_told_apart_are_an_error(windows):
     with pytest.raises(ToolOutput, match="not told apart"):
-        split(study, *windows)
+        split(*windows)
 
 
 class Carrying(SimpleNamespace):
@@ -132,17 +123,17 @@ class Carrying(SimpleNamespace):
 
 
 @pytest.fixture
-def chain(study):
+def chain():
     trial = Carrying(begun=[], rates=[], capacity=40_000)
     rates = {"count": {28: 50_000}, "unloaded": {28: 1_000}, "loaded": {28: 50_000}}
     sink, seconds = SimpleNamespace(address="198.18.0.2", pid=1), dict.fromkeys(rates, 1)
-    return study.Chain(trial, "198.18.0.3", sink, {}, rates, seconds, 0.5)
+    return chains.Chain(trial, "198.18.0.3", sink, {}, rates, seconds, 0.5)
 
 
 @pytest.mark.parametrize(("steps", "capacity"), [(6, 40_000), (12, 40_000), (6, 100), (0, 40_000)])
-def test_the_search_is_bounded_and_finds_what_is_carried(study, chain, steps, capacity):
+def test_the_search_is_bounded_and_finds_what_is_carried(chain, steps, capacity):
     chain.trial.capacity = capacity
-    found = study.lossless(chain, 28, {"lowest": 1_000, "highest": 200_000, "steps": steps})
+    found = chains.lossless(chain, 28, {"lowest": 1_000, "highest": 200_000, "steps": steps})
     assert len(chain.trial.rates) == 2 * steps
     if not steps or capacity < 1_000:
         assert found == ({"lossless_per_s": 0.0} if steps else {})
@@ -152,26 +143,26 @@ def test_the_search_is_bounded_and_finds_what_is_carried(study, chain, steps, ca
         assert 40_000 / left / 1.01 < found["lossless_per_s"] <= 40_000
 
 
-def test_a_window_that_is_repeated_has_another_sender(study, chain):
-    with study.sender(chain.trial, "198.18.0.3", 1_000, 28, 1, "unloaded-28") as early:
+def test_a_window_that_is_repeated_has_another_sender(chain):
+    with chains.sender(chain.trial, "198.18.0.3", 1_000, 28, 1, "unloaded-28") as early:
         chain.senders["unloaded", 28] = early
-        found = chain.trial.repeated(study.window, chain, "unloaded", 28)
+        found = chain.trial.repeated(chains.window, chain, "unloaded", 28)
     assert found["sent"] == 1_000 and chain.trial.rates == [1_000, 1_000]
     assert chain.trial.begun == ["unloaded-28", "another"] and not chain.senders
 
 
-def test_a_count_has_its_own_drops(study, chain):
-    found = study.count(chain, 28, {})
+def test_a_count_has_its_own_drops(chain):
+    found = chains.count(chain, 28, {})
     assert (found["hop_drops"], found["first_hop_drops"], found["arrived"]) == (1e4, 1e4, 4e4)
     assert found["offered_per_s"] == 50_000 and chain.trial.begun == ["another", "another"]
 
 
-def test_every_hop_is_told_the_next_one_before_any_stands(study):
+def test_every_hop_is_told_the_next_one_before_any_stands():
     def address(placement, *, after=0, at=""):
         return f"198.18.0.{20 + after}" if not at else "198.18.0.5"
 
     trial, sink = SimpleNamespace(address=address), SimpleNamespace(address="198.18.0.2")
-    hops = study.hops(trial, "docker macvlan", 3, 2, sink)
+    hops = chains.hops(trial, "docker macvlan", 3, 2, sink)
     places = [(one["name"], one["at"]) for one in hops]
     assert places == [("hop00", ""), ("hop01", "peer"), ("hop02", "")]
     assert [one["workload"].argv[-2:] for one in hops] == [
@@ -184,7 +175,7 @@ def test_every_hop_is_told_the_next_one_before_any_stands(study):
 # CPUs, memory and windows of the services of the study of interference.
 
 
-def placed(interference, number, turn, *, limited):
+def placed(number, turn, *, limited):
     """Return placement and CPUs of the first or second container of a trial."""
     found = []
     trial = SimpleNamespace(
@@ -198,18 +189,18 @@ def placed(interference, number, turn, *, limited):
     return found[0]
 
 
-def test_the_cpus_of_limited_containers_are_taken_in_turns(interference):
+def test_the_cpus_of_limited_containers_are_taken_in_turns():
     for turn in (1, 2, 3):
-        place, cpus = placed(interference, 0, turn, limited=True)
+        place, cpus = placed(0, turn, limited=True)
         assert place.limits.cpuset == cpus == ("0" if turn % 2 else "1")
         # The second of a pair has the other one.
-        assert placed(interference, 1, turn, limited=True)[1] == ("1" if turn % 2 else "0")
-    place, cpus = placed(interference, 0, 1, limited=False)
+        assert placed(1, turn, limited=True)[1] == ("1" if turn % 2 else "0")
+    place, cpus = placed(0, 1, limited=False)
     assert (place.limits.cpuset, place.limits.memory, cpus) == (None, 2**30, "0-1")
 
 
 @pytest.mark.parametrize("names", [["bonnie"], ["bonnie", "bonnie"], ["stream", "bonnie"]])
-def test_each_bonnie_has_memory_for_less_than_half_of_its_file(interference, names):
+def test_each_bonnie_has_memory_for_less_than_half_of_its_file(names):
     sizes = (interference.bonnie_size, interference.linpack_size, interference.stream_size)
     memory, count = interference.memory_of(names, *sizes), names.count("bonnie")
     file = interference.bonnie_size["megabytes"] * 2**20
@@ -220,7 +211,7 @@ def test_each_bonnie_has_memory_for_less_than_half_of_its_file(interference, nam
         assert file / 4 <= memory / count <= file / 2 and not flags
 
 
-def test_a_pair_has_the_longer_window_of_both_or_its_own_and_is_planned_once(interference):
+def test_a_pair_has_the_longer_window_of_both_or_its_own_and_is_planned_once():
     windows = {"linpack": [1, 1], "bonnie": [0.5, 3], "netperf": [0.5, 1], "a + a": [9, 9]}
     cases = {"linpack bonnie": [0.5, 3], "linpack": [1, 1], "netperf": [0.5, 1], "a a": [9, 9]}
     for names, window in cases.items():

@@ -133,6 +133,20 @@ def test_a_case_is_refused_with_its_reason(name: str, words: str) -> None:
         PARSERS[{"wrk2": "wrk2, cases", "iperf3": "iperf3 tcp"}.get(parse, parse)](*texts)
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "flag"),
+    [
+        ("h2load", "0 errored, 0 tim", "3 errored, 2 tim", "5 requests failed before they were"),
+        ("datagrams", " sec\n", " sec (7 messages skipped)\n", "7 datagrams were not sent in"),
+        ("sockperf", "dropped messages = 0", "dropped messages = 7", "lossy: 7 dropped, 0 dup"),
+    ],
+)
+def test_losses_that_a_tool_reports_are_flagged(name: str, old: str, new: str, flag: str) -> None:
+    output, log = RECORDINGS[name].texts()
+    (found,) = RECORDINGS[name].parse(output.replace(old, new, 1), log).flags
+    assert found.startswith(flag)
+
+
 def test_rows_are_integers_in_complete_lines_and_json_has_a_key_once() -> None:
     columns = rows("1 2\n3 4\n", 2, " ")
     assert columns.tolist() == [[1, 3], [2, 4]] and columns.dtype == "int64"

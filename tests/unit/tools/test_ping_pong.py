@@ -28,11 +28,9 @@ def test_sockperf_s_round_trips_are_exact_integers() -> None:
     assert np.abs(sockperf.parse(TEXT, LOG).samples["rtt_ns"] / 2000 - halves).max() <= 0.00051
 
 
-def test_sockperf_keeps_the_first_messages_and_flags_losses_and_pauses() -> None:
+def test_sockperf_keeps_the_first_messages_and_flags_pauses() -> None:
     assert len(sockperf.parse(TEXT, LOG, messages=5).samples["rtt_ns"]) == 5
     assert sockperf.parse(TEXT, LOG, messages=50).flags == ("short: 19 of 50 messages",)
-    lossy = TEXT.replace("dropped messages = 0", "dropped messages = 7")
-    assert sockperf.parse(lossy, LOG).flags == ("lossy: 7 dropped, 0 duplicated, 0 reordered",)
     times = [10.0 + 0.0001 * n + (1.5 if n > 700 else 0.0) for n in range(1000)]
     table = "".join(f"{n}, {t:.9f}, {t + 0.00005:.9f}, 25.0\n" for n, t in enumerate(times))
     head = "packet, txTime(sec), rxTime(sec), latency(usec)\n"

@@ -1,4 +1,4 @@
-"""labkit's own programs, run here: file operations, the load on memcached, datagrams' sink."""
+"""labkit's own programs, run here: file operations, loads on memcached and Thrift, and a sink."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import shutil
 import socket
 import struct
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from recordings import ran, read, serving
+from recordings import RECORDINGS, ran, read, serving
 
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
 from labkit.runtimes.base import wait_ready
-from labkit.tools import datagrams, file_operations, memcached
-from labkit.tools.base import Client, Measurement, python
+from labkit.tools import datagrams, file_operations, memcached, thrift_rpc
+from labkit.tools.base import PYTHON, Client, Measurement, python
 
 
 def measured(client: Client, **changes: Any) -> Measurement:
@@ -43,32 +45,34 @@ def test_each_operation_does_what_it_says_and_leaves_nothing(tmp_path: Path) -> 
     assert failed.returncode != 0 and not failed.stdout and "ls -R" in failed.stderr
 
 
+def program(text: str) -> dict[str, Any]:
+    """Return what one of labkit's programs defines."""
+    defined: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text, "program", "exec"), defined)
+    return defined
+
+
 def test_dirty_pages_are_written_and_ls_is_loaded_before_a_cold_listing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, _, text, operation, options = file_operations.traverse("/data/tree", files=9).argv
-    program: dict[str, Any] = {"__name__": "program"}
-    exec(compile(text, "file_operations", "exec"), program)
-    calls: list[str] = []
+    defined, calls = program(text), list[str]()
     monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
-    program["listing"] = lambda path: calls.append(path) or 7
-    program["main"](operation, **json.loads(options))
+    defined["listing"] = lambda path: calls.append(path) or 7
+    defined["main"](operation, **json.loads(options))
     synced, empty, listed = calls
     assert (synced, listed) == ("sync", "/data/tree") and empty != listed
     assert file_operations.parse(capsys.readouterr().out).samples["latency_ns"].tolist() == [7]
 
 
-PROGRAM: dict[str, Any] = {"__name__": "program"}
-exec(compile(python("memcached_load", "main")[2], "memcached_load", "exec"), PROGRAM)
-PORT = 21_211
-PROTOCOLS = ("text", "binary")
+PORT, THRIFT_PORT = 21_211, 29_090
 
 
 @pytest.mark.skipif(not shutil.which("memcached"), reason="memcached is not installed")
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ["text", "binary"])
 def test_every_operation_is_counted_and_timed(protocol: str) -> None:
-    options = {"seconds": 0.2, "threads": 2, "connections": 3, "keys": 40}
-    client = memcached.load("127.0.0.1", protocol=protocol, **options)
+    options = {"threads": 2, "connections": 3, "keys": 40}
+    client = memcached.load("127.0.0.1", protocol=protocol, seconds=0.2, **options)
     with serving(f"memcached -u nobody -l 127.0.0.1 -p {PORT} -U 0".split(), PORT):
         ended = ran(client.argv, port=PORT)
     measurement = client.parse(ended.stdout, "")
@@ -76,7 +80,7 @@ def test_every_operation_is_counted_and_timed(protocol: str) -> None:
     start, latency, kind = map(np.array, json.loads(ended.stdout)["samples"].values())
     assert metrics["sets"] + metrics["gets"] == len(start) < measurement.messages - 40
     assert metrics["gets"] == pytest.approx(10 * metrics["sets"], abs=150)
-    assert metrics["operations_per_s"] == pytest.approx(len(start) * 1e9 / (start + latency).max())
+    assert metrics["requests_per_s"] == pytest.approx(len(start) * 1e9 / (start + latency).max())
     for number, name in ((1, "set_"), (0, "get_")):
         own = np.sort(latency[kind == number])
         ends = [metrics[f"{name}latency_ns_{end}"] for end in ("min", "median", "max")]
@@ -86,14 +90,9 @@ def test_every_operation_is_counted_and_timed(protocol: str) -> None:
     assert np.isin(samples["latency_ns"], latency).all()
 
 
-def test_a_load_without_a_server_fails_with_a_reason() -> None:
-    ended = ran(memcached.load("127.0.0.1", protocol="text", seconds=1).argv, port=PORT)
-    assert ended.returncode == 1 and "ConnectionRefusedError" in ended.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ["text", "binary"])
 def test_only_the_whole_right_answer_is_accepted(protocol: str) -> None:
-    key, value = b"labkit-00000007", b"x" * 32
+    key, value, defined = b"labkit-7", b"x" * 32, program(python("memcached_load", "main")[2])
     header = struct.Struct("!BBHBBHIIQ")
     stored, found = b"STORED\r\n", b"VALUE %b 0 32\r\n%b\r\nEND\r\n" % (key, value)
     nothing = b"END\r\n"
@@ -102,22 +101,11 @@ def test_only_the_whole_right_answer_is_accepted(protocol: str) -> None:
         found = header.pack(0x81, 0, 0, 4, 0, 0, 36, 0, 9) + bytes(4) + value
         nothing = header.pack(0x81, 0, 0, 0, 0, 1, 9, 0, 0) + b"Not found"
     for kind, answer in ((1, stored), (0, found)):
-        _, _, *expected = PROGRAM["operation"](protocol, kind, key, value)
-        PROGRAM["check"](answer, *expected)
+        _, _, *expected = defined["operation"](protocol, kind, key, value)
+        defined["check"](answer, *expected)
         for wrong in (answer[:-1], answer + b"?", b"ERROR\r\n", b"", nothing):
             with pytest.raises(ValueError, match="memcached answered"):
-                PROGRAM["check"](wrong, *expected)
-
-
-def test_what_was_not_sent_in_its_turn_is_flagged() -> None:
-    whole = read("sockperf-throughput.txt")
-    text = whole.replace(" sec\n", " sec (7 messages skipped)\n", 1)
-    assert datagrams.parse(text).flags == ("7 datagrams were not sent in their turn",)
-
-
-@pytest.mark.parametrize(("size", "rate"), [(1454, 82_237), (28, 1_329_787), (14, 1_488_095)])
-def test_the_rate_of_a_link(size: int, rate: int) -> None:
-    assert datagrams.line_rate(size, 1e9) == pytest.approx(rate, abs=1)
+                defined["check"](wrong, *expected)
 
 
 def looks(pid: int, middle: float) -> list[str]:
@@ -172,3 +160,79 @@ def test_a_rate_is_the_change_of_one_counter_on_one_clock(
         text = text[:30]
     with pytest.raises(ToolOutput):
         datagrams.parse_watch(text)
+
+
+CLOSED = json.loads(read("thrift-closed.json"))
+
+
+def test_every_call_is_a_row_and_slow_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thrift_rpc, "SLOW_NS", 50_000)
+    measurement = RECORDINGS["thrift_rpc"].measurement()
+    samples, metrics = measurement.samples, measurement.metrics
+    assert {name: one.tolist() for name, one in samples.items()} == CLOSED["samples"]
+    # A closed loop: the next call begins only when the answer is there.
+    ends = samples["start_ns"] + samples["latency_ns"]
+    assert (ends[:-1] <= samples["start_ns"][1:]).all() and ends[-1] == metrics["elapsed_ns"]
+    assert metrics["slow_calls"] == (samples["latency_ns"] > 50_000).sum()
+    with pytest.raises(ToolOutput, match="40 of 41 calls"):
+        thrift_rpc.parse(json.dumps(CLOSED), calls=41)
+
+
+@pytest.mark.parametrize(
+    ("per_mille", "slices", "flagged"),
+    [(1.0, 0, False), (1.02, 0, True), (20.5, 40, False)],  # 1 us each time that it woke up
+)
+def test_the_client_s_own_stalls_are_flagged(per_mille: float, slices: int, flagged: bool) -> None:
+    samples = {"start_ns": [0], "lateness_ns": [0], "latency_ns": [2_000_000]}
+    found = CLOSED | {"samples": samples, "delay_ns": per_mille * 2000, "slices": slices}
+    measurement = thrift_rpc.parse(json.dumps(found))
+    assert measurement.metrics["client_delay"] == per_mille / 1000
+    assert ["waited for its CPU" in text for text in measurement.flags] == [True] * flagged
+
+
+@pytest.fixture
+def thrift() -> Iterator[None]:
+    if not os.access(PYTHON, os.X_OK) or subprocess.run([PYTHON, "-c", "import thrift"]).returncode:
+        pytest.skip("python3-thrift is not installed (make setup)")
+    with serving(thrift_rpc.server().argv, THRIFT_PORT):
+        yield
+
+
+def called(**options: Any) -> Measurement:
+    client = thrift_rpc.client("127.0.0.1", **options)
+    ended = ran(client.argv, python=PYTHON, port=THRIFT_PORT)
+    assert ended.stderr == ""
+    return client.parse(ended.stdout, "")
+
+
+@pytest.mark.usefixtures("thrift")
+@pytest.mark.parametrize("call", ["nothing", "receive", "send"])
+def test_the_service_answers_every_call(call: str) -> None:
+    measurement = called(calls=50, pause_us=300, call=call, size=100_000)
+    assert len(measurement.samples["latency_ns"]) == 50 and measurement.messages == 550
+    answered = measurement.samples["start_ns"] + measurement.samples["latency_ns"]
+    assert (measurement.samples["start_ns"][1:] - answered[:-1] >= 300_000).all()
+
+
+@pytest.mark.usefixtures("thrift")
+@pytest.mark.parametrize("rate", [1_000, 1_000_000])
+def test_no_call_is_sent_before_it_is_due_and_its_wait_counts(rate: int) -> None:
+    start, late, latency = called(calls=300, loop="open", rate=rate).samples.values()
+    assert (np.diff(start) == 1_000_000_000 // rate).all() and (late >= 0).all()
+    # One at a time: none is sent before the one before it was answered.
+    assert ((start + late)[1:] >= (start + latency)[:-1]).all()
+
+
+@pytest.mark.usefixtures("thrift")
+def test_a_client_without_a_server_fails_and_a_busy_workload_ends_in_time() -> None:
+    for client, words in (
+        (thrift_rpc.client("127.0.0.1", calls=5), "TTransportException: "),
+        (memcached.load("127.0.0.1", protocol="text", seconds=1), "ConnectionRefusedError"),
+    ):
+        ended = ran(client.argv, python=PYTHON, port=9)
+        assert ended.returncode == 1 and ended.stdout == ""
+        assert words in ended.stderr.splitlines()[-1]
+    began = time.monotonic()
+    assert subprocess.run(thrift_rpc.busy(0.2).argv, check=False).returncode == 0
+    assert time.monotonic() - began >= 0.2
+    assert thrift_rpc.probe(LocalHost()).count(" on Python 3.") == 1

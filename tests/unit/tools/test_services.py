@@ -1,4 +1,4 @@
-"""The benchmarks of the image ``services``: their parsers, and repeated runs side by side."""
+"""A tool that is run once, or again and again beside another; and the numbers of the services."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import RECORDINGS, ran, read
+from recordings import RECORDINGS, ran
 
 from labkit.errors import ToolOutput
 from labkit.tools import repeat, services
-from labkit.tools.base import Client, Measurement, python
+from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import Repeated, combine, side_of
 
 Span = tuple[int, int, float]
@@ -36,62 +36,60 @@ def iterations(*spans: Span, name: str = "rate", cut: Any = (), late: Any = ()) 
         | {"stdout": str(value)}
         for place, (start, end, value) in enumerate(spans)
     ]
-    return repeat.parse(lambda text, log: Measurement({}, {name: float(text)}), printed(*lines))
+
+    def read(text: str, log: str) -> Measurement:
+        if text == "nan":
+            raise ToolOutput("rubbish")
+        return Measurement({}, {name: float(text)}, flags=(text,) * (float(text) > 500))
+
+    return repeat.parse(read, json.dumps({"runs": lines}))
 
 
-def printed(*lines: dict[str, Any]) -> str:
-    """Return what the program prints of iterations, each with what differs from a plain one."""
-    plain = {"start_ns": 0, "end_ns": 1, "cut": False, "late": False, "stdout": ""}
-    return json.dumps({"runs": [plain | line for line in lines]})
-
-
-@given(st.integers(0, 100_000))
-def test_every_iteration_is_read_by_the_tool_s_own_parser(cut: int) -> None:
-    text = read("repeat-linpack.json").rstrip()
-    measurement = repeat.parse(services.parse_linpack, text)
-    whole = measurement.iterations[~measurement.iterations["cut"]]
-    assert measurement.metrics["gflops"] == pytest.approx(whole["gflops"].mean())
-    assert len(whole) > 3 and (whole["end_ns"][:-1] <= whole["start_ns"].shift(-1)[:-1]).all()
-    with pytest.raises(ToolOutput):
-        repeat.parse(services.parse_linpack, text[: cut % len(text)])
+def test_iterations_are_read_by_the_tool_and_late_and_cut_ones_are_not_in_the_mean() -> None:
+    found = iterations((0, 1, 502), (1, 2, 504), (2, 3, 600), (3, 4, 0), late=[2, 3], cut=[3])
+    assert found.metrics == {"rate": 503} and found.flags == ("502", "504")
+    assert found.iterations[["late", "cut"]].sum().tolist() == [2, 1]
     with pytest.raises(ToolOutput, match="rubbish"):
-        repeat.parse(services.parse_linpack, printed({"stdout": "rubbish"}))
+        iterations((0, 1, float("nan")))
+    recorded = RECORDINGS["repeat"].measurement()
+    whole = recorded.iterations[~recorded.iterations["cut"]]
+    assert recorded.metrics["gflops"] == pytest.approx(whole["gflops"].mean())
+    assert len(whole) > 3 and (whole["end_ns"][:-1] <= whole["start_ns"].shift(-1)[:-1]).all()
 
 
-def test_late_and_cut_iterations_are_kept_but_not_in_the_mean() -> None:
-    def number(stdout: str, log: str) -> Measurement:
-        return Measurement({}, {"rate": float(stdout)}, flags=(stdout,))
-
-    late, cut = {"stdout": "600", "late": True}, {"late": True, "cut": True}
-    once = Client(("tool", "x"), "198.18.0.3", 5.0, number)
-    client = repeat.repeated(once, seconds=3, grace=2, at_most=4)
-    found = client.parse(printed({"stdout": "2"}, {"stdout": "4"}, late, cut), "")
-    assert isinstance(found, Repeated) and client.target == "198.18.0.3"
-    assert found.metrics == {"rate": 3} and found.flags == ("2", "4")
-    assert found.iterations["late"].tolist() == [False, False, True, True]
-    assert found.iterations["cut"].tolist() == [False, False, False, True]
+def texts(stdout: str, log: str) -> Measurement:
+    assert (stdout, log) == ("once: one\nonce: two\nC\n", "1\n2\n")
+    return Measurement({}, {"read": 1.0})
 
 
-def run(seconds: float, grace: float, at_most: int, *argv: str) -> pd.DataFrame:
-    options = {"seconds": seconds, "grace": grace, "at_most": at_most}
-    return pd.DataFrame(json.loads(ran((*python("run", "main", **options), *argv)).stdout)["runs"])
+def client(script: str) -> Client:
+    return Client(("sh", "-c", script), "198.18.0.3", 1.0, texts)
+
+
+def run(script: str, **options: Any) -> pd.DataFrame:
+    argv = repeat.repeated(client(script), **options).argv
+    return pd.DataFrame(json.loads(ran(argv).stdout)["runs"])
 
 
 def test_the_program_runs_so_often_in_the_locale_c_and_stops_at_a_failure() -> None:
-    found = run(60, 0, 2, "sh", "-c", "echo $LC_ALL; echo said >&2; echo file >a")
-    texts = found[["stdout", "stderr", "files"]].to_numpy().tolist()
-    assert texts == [["C\n", "said\n", "file\n"]] * 2
+    writes = "echo $LC_ALL; echo said >&2; echo 1 >a; echo 2 >b; mkdir c; "
+    found = run(writes, seconds=60, grace=0, at_most=2)
+    shown = found[["stdout", "stderr", "files"]].to_numpy().tolist()
+    assert shown == [["C\n", "said\n", "1\n2\n"]] * 2
     assert found["end_ns"][0] <= found["start_ns"][1]
+    # It is ended in the planned time, and read all the same.
+    once = repeat.once(client(f"{writes} sleep 60"), limit=1, first=["printf", "one\\ntwo"])
+    assert once.parse(ran(once.argv).stdout, "").metrics == {"read": 1.0}
     for failing, words in (("echo wrong; exit 3", "status 3:\nwrong"), ("kill -9 $$", "status -9")):
-        ended = ran((*python("run", "main", seconds=60), "sh", "-c", failing))
+        ended = ran(repeat.once(client(failing)).argv)
         assert ended.returncode == 1 and not ended.stdout and words in ended.stderr
 
 
 def test_an_iteration_is_late_by_its_start_and_killed_after_the_grace_time() -> None:
-    found = run(0.1, 0.2, 0, "sh", "-c", "sleep 60 & wait")
+    found = run("sleep 60 & wait", seconds=0.1, grace=0.2)
     assert found[["cut", "late"]].to_numpy().tolist() == [[True, False]]
     assert found["end_ns"][0] - found["start_ns"][0] > 0.25e9
-    found = run(0.3, 60, 8, "sleep", "0.1")
+    found = run("sleep 0.1", seconds=0.3, grace=60, at_most=8)
     assert found["late"].is_monotonic_increasing and found["late"].nunique() == 2
     # The window begins a little before its first iteration.
     spans = found["start_ns"] - found["start_ns"][0]

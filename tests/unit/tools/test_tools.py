@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import commands
-from recordings import ADDRESS, ALL, shown
+from recordings import ADDRESS, ALL, commands, shown
 
 import labkit.tools
 from labkit.errors import LabkitError, UsageError
