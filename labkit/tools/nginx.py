@@ -35,7 +35,8 @@ WARMUP, GRACE = 0.5, 0.5
 #: The shortest step of the wall clock that is told from a late request (us); the most in a run.
 _STEP_US, _MOST_STEPS = 5_000, 2
 _DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
-_BODY = re.compile(r"^once: traffic: .*\((\d+)\) data$", re.MULTILINE)
+#: Bytes of the files.
+_SIZES = {"1k": 1 << 10, "1m": 1 << 20}
 #: Threads of wrk2 among which the connections are divided, and units and patterns of its output.
 THREADS = 2
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
@@ -78,28 +79,21 @@ probe_wrk2 = base.prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", "wrk2", "-v")
 def h2load(
     address: str, *, file: str, seconds: float, rate: int = 3000, connections: int = 100
 ) -> Client:
-    """Return the client: `rate` requests per second of a file, over all connections.
-
-    It ends in the planned time, whatever the server does. One request before the load tells the
-    size of an answer: a page about a missing file is small.
-    """
-    url = f"http://{address}:{PORT}/{file}.html"
+    """Return the client: `rate` requests per second, which ends whatever the server does."""
     # Connections are opened at the rate, as each sends its first request at once.
     at_once = min(connections, max(1, round(rate / 1000)))
     period, planned = max(1, round(1000 * at_once / rate)), WARMUP + seconds + GRACE
     argv = f"h2load --h1 --requests={round(rate * (WARMUP + seconds))} --clients={connections}"
     argv += f" --rps={rate / connections:.9g} --rate={at_once} --rate-period={period}ms"
-    argv += f" --log-file=requests {url}"
-    first = f"h2load --h1 --requests=1 --clients=1 {url}"
-    reader = partial(
-        parse_h2load, rate=rate, seconds=seconds, connections=connections, warmup=WARMUP
-    )
+    argv += f" --log-file=requests http://{address}:{PORT}/{file}.html"
+    about = {"rate": rate, "seconds": seconds, "connections": connections, "size": _SIZES[file]}
+    reader = partial(parse_h2load, **about, warmup=WARMUP)
     client = Client(tuple(argv.split()), address, planned + 1, reader, samples_in_stdout=True)
-    return once(client, limit=planned, first=first.split())
+    return once(client, limit=planned)
 
 
 def parse_h2load(
-    stdout: str, log: str, *, rate: float, seconds: float, connections: int, warmup: float = 0.0
+    stdout: str, log: str, *, rate: int, seconds: float, connections: int, warmup: float, size: int
 ) -> Measurement:
     """Read the requests that began in the measured time, and count answers that ended in it."""
     with base.reading("h2load", stdout, log):
@@ -124,19 +118,18 @@ def parse_h2load(
         start -= np.cumsum(steps)
         begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
         measured = (start >= begin) & (start < end)
-        kept, ends = measured & answered, start + took
-        ended = int((answered & (ends >= begin) & (ends < end)).sum())
-        metrics = base.scheduled("requests_per_s", ended / seconds, rate)
+        kept, ended = measured & answered, (start + took >= begin) & (start + took < end)
+        achieved = int((answered & ended).sum()) / seconds
+        metrics = base.scheduled("requests_per_s", achieved, rate)
+        carried = int((ended & (status == 200)).sum()) * size
+        metrics["throughput_mbit_per_s"] = carried * 8e-6 / seconds
         samples = {"start_ns": start - begin, "late_ns": np.maximum(start - due, 0)}
         samples = {name: one[kept] * 1000 for name, one in {**samples, "latency_ns": took}.items()}
         metrics |= base.latency(samples["latency_ns"])
         metrics |= base.latency(samples["latency_ns"] + samples["late_ns"], "due_latency_ns")
         if kept.any():
             metrics["late_ns_mean"] = float(samples["late_ns"].mean())
-        if body := _BODY.search(stdout):
-            metrics["body_b"] = float(body[1])
-            metrics["throughput_mbit_per_s"] = float(body[1]) * ended / seconds * 8e-6
-    flags = base.shortfall(ended / seconds, rate)
+    flags = base.shortfall(achieved, rate)
     for name, which, words in (
         ("failed", measured & ~answered, "requests failed"),
         ("not_200", kept & (status != 200), "answers were not the file"),

@@ -43,20 +43,19 @@ def once(
 ) -> Client:
     """Return a client that runs another's command once; its reader gets the files as the log.
 
-    After `limit` seconds it is ended and yet read. The command `first` runs before it, with "once:"
-    before each line that it prints. Of a tool with so many `threads`, ``tool_cpu`` is the share of
-    its CPUs that it took, in the `busy` seconds in which it sent (0: all the time).
+    After `limit` seconds it is ended and yet read. The command `first` runs before it. Of a tool
+    with so many `threads`, ``tool_cpu`` is the share of its CPUs that it took, in the `busy`
+    seconds in which it sent (0: all the time).
     """
 
     def parse(stdout: str, log: str) -> Measurement:
         with reading("the tool's run", stdout):
             found = json_in(stdout)
             (ran,) = found["runs"]
-            before = "".join(f"once: {line}\n" for line in found["first"].splitlines())
             time = busy * 1e9 or ran["end_ns"] - ran["start_ns"]
             cpus = min(found["cpus"], threads)
             used = {"tool_cpu": ran["cpu_ns"] / (cpus * time)} if threads else {}
-        measured = client.parse(before + ran["stdout"], ran["files"])
+        measured = client.parse(ran["stdout"], ran["files"])
         return replace(measured, metrics={**measured.metrics, **used})
 
     argv = python("run", "main", seconds=limit, at_most=1, first=first)

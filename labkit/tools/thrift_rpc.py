@@ -104,6 +104,6 @@ def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measuremen
             "client_delay_ns": float(delay),
             "client_delay": delay / elapsed,
         }
-    text = f"the client waited for its CPU for {delay / elapsed:.2%} of the time"
-    flags = flag(text, delay - WAKING_NS * found["slices"] > MOST_DELAY * elapsed)
+        text = f"the client waited for its CPU for {delay / elapsed:.2%} of the time"
+        flags = flag(text, delay - WAKING_NS * found["slices"] > MOST_DELAY * elapsed)
     return Measurement(samples, metrics, len(start) + len(warmup), flags)

@@ -51,19 +51,17 @@ class Recording(NamedTuple):
         return self.parse(*self.texts())
 
 
-H2LOAD = {"rate": 200, "connections": 10, "seconds": 1.0}
+H2LOAD = partial(nginx.parse_h2load, size=1024)
 WHOLE = {"seconds": math.inf, "connections": 0}
 ONCE = nginx.h2load(ADDRESS, file="1m", seconds=1, rate=100, connections=10)
 PARSERS: dict[str, Callable[..., Measurement]] = {
     "bonnie": services.parse_bonnie,
     "datagrams": partial(datagrams.parse, rate=2000),
     "file_operations": file_operations.parse,
-    "h2load": partial(nginx.parse_h2load, **H2LOAD, warmup=0.5),
-    "h2load, fast": partial(
-        nginx.parse_h2load, rate=10_000, seconds=0.2, connections=100, warmup=0.1
-    ),
+    "h2load": partial(H2LOAD, rate=200, connections=10, seconds=1.0, warmup=0.5),
+    "h2load, fast": partial(H2LOAD, rate=10_000, seconds=0.2, connections=100, warmup=0.1),
     "h2load, once": ONCE.parse,
-    "h2load, step": partial(nginx.parse_h2load, rate=200, seconds=9.0, connections=200, warmup=1.0),
+    "h2load, step": partial(H2LOAD, rate=200, seconds=9.0, connections=200, warmup=1.0),
     "iperf3 tcp": iperf3.parse,
     "iperf3 udp": partial(iperf3.parse, mbit_per_s=100),
     "linpack": services.parse_linpack,
@@ -151,7 +149,7 @@ def as_run(stdout: str, files: str, seconds: float = 1.0, cpu_s: float = 0.0) ->
     """Return what labkit's program prints of a tool that was run once, on one CPU."""
     found = {"stdout": stdout, "files": files, "cpu_ns": cpu_s * 1e9}
     found |= {"start_ns": 5, "end_ns": 5 + seconds * 1e9}
-    return json.dumps({"cpus": 1, "first": "", "runs": [found]})
+    return json.dumps({"cpus": 1, "runs": [found]})
 
 
 def ran(
