@@ -8,6 +8,7 @@ them (`with_tools`); otherwise labkit's own load and h2load, which time every op
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -40,13 +41,12 @@ class Application:
     family: str
     tool: str
     server: Workload
-    options: Mapping[str, Any]
     probe: Callable[[Host], str]
     load: Callable[..., Client]
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
         """Return the load on a server, to be run inside a placement; options are the load's."""
-        client = self.load(address, seconds=seconds, **{**self.options, **options})
+        client = self.load(address, seconds=seconds, **options)
 
         def parse(stdout: str, log: str) -> Measurement:
             found = client.parse(stdout, log)
@@ -65,10 +65,10 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     found = {}
     for family, module in FAMILIES.items():
         tool = first_built(tools.get(family, next(iter(module.LOADS))), module.LOADS)
-        label = f"the load on {family}" if tool == "labkit" else tool
+        about = family, f"the load on {family}" if tool == "labkit" else tool, module.SERVER
+        probe, load = module.LOADS[tool]
         for name, options in module.APPLICATIONS.items():
-            about = (name, family, label, module.SERVER, options)
-            found[name] = Application(*about, *module.LOADS[tool])
+            found[name] = Application(name, *about, probe, partial(load, **options))
     return found
 
 
@@ -95,9 +95,9 @@ def measure_in_turn(
 ) -> Measurement:
     """Measure applications of a family with one server, and one client on the second host.
 
-    Which is measured first changes from block to block. The row of the trial is that of the
-    application `first`, the others are rows too, each with the evidence of its own window. `loads`
-    are options by family and by application.
+    They take turns from block to block. The trial's row is that of the application `first`, the
+    others are rows, too, each with the evidence of its own window. `loads` are options by family
+    and by application.
     """
     order, measured = deque(applications), dict[str, Measurement]()
     order.rotate(-trial.turn)

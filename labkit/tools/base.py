@@ -1,9 +1,8 @@
 """Clients and measurements: the interface between a tool and a trial; and what readers share.
 
-A tool is one module of this package: functions that return a `Client` or a server to place
-(`labkit.placement.Workload`), ``probe(host)``, and a reader of text that makes a `Measurement`.
-Readers refuse whatever contradicts itself: a key that occurs twice, a row that is cut off, a
-failure that the tool reports in the middle of its results.
+A tool has functions that return a `Client` or a server to place (`labkit.placement.Workload`),
+``probe(host)``, and a reader of text that makes a `Measurement`. Readers refuse what contradicts
+itself: a key that occurs twice, a row that is cut off, a failure that the tool reports.
 """
 
 import json
@@ -29,7 +28,6 @@ Column = NDArray[np.int64]
 PYTHON = "/usr/bin/python3"
 #: Tools that no distribution packages: images get what is in ``containers/apps/local``.
 UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
-#: The errors of readers; `RecursionError` is of JSON.
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 #: A line in which a tool says that its run is not to be used.
 _FAILURE = re.compile(
@@ -89,9 +87,9 @@ def python(program: str, action: str, **options: object) -> tuple[str, ...]:
     """Return the command that calls a function of a file of ``labkit/tools/programs``.
 
     The text itself is an argument, and needs only Python's standard library (and Thrift), so that
-    the same program runs in a container, in a chroot, on a host and on the generator.
+    the same program runs in a container, in a chroot and on a host.
     """
-    text = (Path(__file__).parent / "programs" / f"{program}.py").read_text()
+    text = Path(__file__).with_name("programs").joinpath(f"{program}.py").read_text()
     return (PYTHON, "-c", text, action, json.dumps(options))
 
 
@@ -104,10 +102,10 @@ def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]
         result = host.run(*argv, check=False)
         printed = plain(result.stdout + result.stderr)
         match = re.search(pattern, printed)
-        if result.status == 127 or match is None:
-            where, why = f"host {host.name}", printed.strip()[-300:]
-            raise LabkitError(f"{package} is not installed", where=where, why=why, remedy=remedy)
-        return match[1]
+        if match and result.status != 127:
+            return match[1]
+        where, why = f"host {host.name}", printed.strip()[-300:]
+        raise LabkitError(f"{package} is not installed", where=where, why=why, remedy=remedy)
 
     return probe
 

@@ -1,15 +1,14 @@
 """PostgreSQL with a million accounts, and pgbench's transactions on it at a set rate.
 
 The server starts on a copy of the image's database (``pgbench --initialize --scale=10``) in its own
-layer, so that each trial begins with the same data, on the disk. Ten branches for a hundred
-connections mean that transactions wait for each other's locks, as they did in the paper. pgbench
-draws the times at which transactions are due (a Poisson process). Its latency runs from then to the
-end, and so includes the lag: the time until a connection was free to begin.
+layer, so that each trial begins with the same data, on the disk. With ten branches for a hundred
+connections transactions wait for each other's locks, as in the paper. pgbench draws the times at
+which transactions are due (a Poisson process). Its latency runs from then to the end, and so
+includes the lag: the time until a connection was free to begin.
 
 The end of a run is not measured: a connection whose next transaction would be due after the end is
-closed at once, and over the last ``connections / rate`` seconds ever more of the server's processes
-exit. On one CPU, with 100 connections at 300 per second, the transactions that still ran then took
-50 to 100 times as long as the ones before.
+closed at once, so that over the last ``connections / rate`` seconds ever more of the server's
+processes exit, and transactions take 50 to 100 times as long.
 """
 
 import math

@@ -25,9 +25,8 @@ _TIMES = ["start_ns", "end_ns", "cut", "late"]
 class Repeated(Measurement):
     """A measurement of several iterations, whose metrics are means of those that ended in time.
 
-    A row is a run: `start_ns` and `end_ns` on the monotonic clock of the host, its metrics and
-    `flags`; and whether it was `cut` at the end of the grace time, or is `late`: it started after
-    the window, as a load for the neighbour.
+    A row is a run: `start_ns` and `end_ns` on the host's monotonic clock, metrics and `flags`;
+    whether it was `cut` at the end of the grace time, or is `late`: a load for the neighbour.
     """
 
     iterations: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -65,8 +64,8 @@ def once(
 def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) -> Client:
     """Return a client that runs another's command again and again; it reads a `Repeated`.
 
-    Iterations that start in the window of so many seconds count, `at_most` so many (0: any number).
-    It goes on for the grace time, in which the slowest can end: what runs then is cut off.
+    Iterations that start in the window of so many seconds count, `at_most` so many (0: any number);
+    what still runs after the grace time is cut off.
     """
     argv = python("run", "main", seconds=seconds, grace=grace, at_most=at_most)
     read = partial(parse, client.parse)

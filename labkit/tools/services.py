@@ -2,10 +2,9 @@
 
 Linpack (``containers/services/linpack.c``) solves dense equations by LAPACK's dgesv of OpenBLAS;
 only the solution is timed: 2/3 n^3 + 2 n^2 operations. STREAM (``stream.c`` there, after McCalpin)
-has one thread that is not pinned, and reports the fastest pass; the mean is a metric too, since the
-fastest of many passes hides disturbances. Bonnie++ prints KiB/s, and ``+++++`` for a phase of less
-than half a second. Its direct I/O holds only where it creates the file: a limit of the container's
-memory keeps the page cache too small for the file. M and G are 10^6 and 10^9.
+has one thread that is not pinned; the mean of its passes is a metric, too, since the fastest hides
+disturbances. Bonnie++ prints KiB/s, and ``+++++`` for a phase of less than half a second; a limit
+of the container's memory keeps the page cache too small for its file. M and G are 10^6 and 10^9.
 """
 
 import math

@@ -63,7 +63,7 @@ PARSERS: dict[str, Callable[..., Measurement]] = {
     "h2load, once": ONCE.parse,
     "h2load, step": partial(H2LOAD, rate=200, seconds=9.0, connections=200, warmup=1.0),
     "iperf3 tcp": iperf3.parse,
-    "iperf3 udp": partial(iperf3.parse, mbit_per_s=100),
+    "iperf3 udp": iperf3.parse,
     "linpack": services.parse_linpack,
     "memcached": memcached.parse,
     "memtier": partial(memcached.parse_memtier, stored=7),
