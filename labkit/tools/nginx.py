@@ -51,8 +51,7 @@ _OTHER = r"Non-2xx or 3xx responses: (\d+)"
 _ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
 _START = r"""
 [ "$PWD" != / ] || cd /run
-head -c 1024 /dev/zero | tr '\0' x >1k.html
-head -c 1048576 /dev/zero | tr '\0' x >1m.html
+for size in 1k 1m; do head -c $size /dev/zero | tr '\0' x >$size.html; done
 printf '%s\n' "$1" >nginx.conf
 exec nginx -e stderr -p "$PWD" -c nginx.conf -g "$2"
 """

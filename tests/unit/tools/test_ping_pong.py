@@ -67,20 +67,23 @@ def test_sfnt_s_file_must_agree_with_its_summary(text: str, size: int, words: st
         sfnt_pingpong.parse(text, read("sfnt-udp-64.dat"), size=size)
 
 
+Packets = list[tuple[int, bytes]]
+
+
 def answer(number: int) -> bytes:
     payload = struct.pack(">QHI", number, 0, 14)
     return ethernet(ipv4(udp(payload, sport=11_111, dport=40_000), src=SERVER, dst="198.18.0.1"))
 
 
-def with_capture(
-    measurement: Measurement,
-    packets: list[tuple[int, bytes]],
-    dropped: int = 0,
-    tool: str = "sockperf",
-) -> Measurement:
+def with_capture(rtt: Any, packets: Packets, dropped: int = 0, tool: str = "") -> Measurement:
+    """Return a measurement of some round trips, and what was captured meanwhile."""
     summary = f"{len(packets)} packets captured\n{dropped} packets dropped by kernel\n"
     captured = SimpleNamespace(packets=pcap(sorted(packets)), summary=summary)
-    return ping_pong.with_residence_times(measurement, captured, tool=tool, address=SERVER, size=14)
+    measured = Measurement({"rtt_ns": np.array(rtt)}, {"dropped": 0.0}, flags=("lossy",))
+    about = {"tool": tool or "sockperf", "address": SERVER, "size": 14}
+    empty = SimpleNamespace(packets=b"", summary="")
+    assert ping_pong.with_residence_times(measured, empty, **about) is measured
+    return ping_pong.with_residence_times(measured, captured, **about)
 
 
 def test_residence_times_are_added_to_the_round_trips() -> None:
@@ -89,40 +92,34 @@ def test_residence_times_are_added_to_the_round_trips() -> None:
         at = 10_000_000 * number
         packets += [(at, message(number)), (at + number, answer(number))]
     packets.pop()  # an answer is lost
-    measurement = Measurement({"rtt_ns": np.arange(500, 550)}, {"dropped": 0.0}, 100)
-    added = with_capture(measurement, packets)
+    added = with_capture(range(500, 550), packets)
     assert added.samples["rtt_ns"].tolist() == list(range(500, 550))
     residence = added.samples["residence_ns"]
     # As of the round trips, those of the first 400 ms and of the last 50 ms do not count.
     assert len(residence) == 50 and residence[0] == 41 and 90 < residence.max() <= 95
     counts = {"captured": 199, "capture_drops": 0, "paired": 99, "unpaired": 1}
     assert added.metrics == {"dropped": 0.0, **counts}
-    assert [flag.partition(":")[0] for flag in added.flags] == ["lost"]
-    empty = SimpleNamespace(packets=b"", summary="")
-    about = {"tool": "sockperf", "address": SERVER, "size": 14}
-    assert ping_pong.with_residence_times(measurement, empty, **about) is measurement
+    assert [flag.partition(":")[0] for flag in added.flags] == ["lossy", "lost"]
 
 
 def test_packets_and_round_trips_that_are_missing_are_flagged() -> None:
     packets = [(0, message(8)), (9, answer(8)), (600_000_000, message(9)), (600_000_009, answer(9))]
     for at, packet in [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]:
         packets.append((500_000_000 + at, packet))
-    measurement = Measurement({"rtt_ns": np.arange(1, 9)}, flags=("lossy",))
-    added = with_capture(measurement, packets, dropped=7)
+    added = with_capture(range(1, 9), packets, dropped=7)
     assert added.samples["residence_ns"].tolist() == [15, 20]
     assert added.samples["rtt_ns"].tolist() == [1, 5] and added.metrics["capture_drops"] == 7
     lossy, dropped, left_out = added.flags
     assert lossy == "lossy" and dropped.startswith("lossy capture: 7 of 15")
     assert left_out.startswith("6 of 8 round trips")
     with pytest.raises(ToolOutput, match="holds no message"):
-        with_capture(measurement, [])
+        with_capture([9], [])
 
 
 def test_messages_need_no_number_and_others_are_left_out() -> None:
-    measurement = Measurement({"rtt_ns": np.array([9, 9])})
     packets = [(0, message(5, size=20)), (10, message(0)), (13, answer(0))]
     packets += [(20, message(0)), (24, answer(0)), (25, answer(0))]
-    added = with_capture(measurement, packets, tool="sfnt-pingpong")
+    added = with_capture([9, 9], packets, tool="sfnt-pingpong")
     assert added.samples["residence_ns"].tolist() == [3, 4]
     assert (added.metrics["paired"], added.metrics["unpaired"]) == (2, 1)
 
