@@ -90,7 +90,8 @@ def python(program: str, action: str, **options: object) -> tuple[str, ...]:
     the same program runs in a container, in a chroot and on a host.
     """
     text = Path(__file__).with_name("programs").joinpath(f"{program}.py").read_text()
-    return (PYTHON, "-c", text, action, json.dumps(options))
+    call = "import json, sys\nglobals()[sys.argv[1]](*sys.argv[3:], **json.loads(sys.argv[2]))"
+    return (PYTHON, "-c", f"{text}\n\n{call}\n", action, json.dumps(options))
 
 
 def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]:

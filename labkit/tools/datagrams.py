@@ -1,17 +1,14 @@
 """UDP datagrams at a set rate, numbered; the hops that forward them; and the sink at their end.
 
 The generator is sockperf's mode ``throughput``: an open loop that spins until a datagram is due and
-sends at once what is late, so that the mean rate is the requested one unless the CPU is exhausted.
-A datagram begins with its number (8 bytes in network byte order, from 1 on). The tool first sleeps
-for two seconds, which `Trial.prepare` lets happen before the window.
+sends at once what is late. A datagram begins with its number (8 bytes in network byte order, from 1
+on). The tool first sleeps for two seconds, which `Trial.prepare` lets happen before the window.
 
 A hop is socat. Neither of its ends connects: ``UDP-LISTEN`` would keep to the first sender or run a
-process for each, and with ``UDP4`` a next hop that is not up yet would end the process. Version
-1.7.4.4 makes 16 system calls per datagram.
+process for each, and with ``UDP4`` a next hop that is not up yet would end the process.
 
 The sink is a socket that drops everything by a filter, and so counts it (``socket_drops`` of the
-evidence). It needs neither firewall rules, which a clean host must not have, nor an action of
-``tc`` that not every kernel has.
+evidence). It needs no firewall rules, which a clean host must not have.
 """
 
 import re
@@ -79,9 +76,8 @@ def sink(port: int) -> Workload:
 def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
     """Return a client that counts what a sink (a process) takes while `send` sends to it.
 
-    Until its queues are full (`settle` seconds) a chain takes in more than it carries, and it goes
-    on emptying them once nothing is sent any more: its rate is counted in between, in so many
-    seconds of sending. Then the client waits until all that was sent has arrived or is lost.
+    Until its queues are full (`settle` seconds) a chain takes in more than it carries, and later it
+    empties them: its rate is counted in between. The client ends when nothing arrives any more.
     """
     middle = seconds - settle - _END
     if not (settle > 0 and middle > 0):

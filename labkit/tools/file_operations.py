@@ -40,7 +40,7 @@ def _client(
 ) -> Client:
     warm_up = min(100, max(5, count // 20)) if warm_up is None else warm_up
     runs = {"count": count + warm_up, "warm_up": warm_up}
-    argv = base.python("file_operations", operation, **options, **runs)
+    argv = base.python("file_operations", "main", operation=operation, **options, **runs)
     return Client(argv, "", 0.3 + runs["count"] * each, parse, samples_in_stdout=True)
 
 

@@ -22,15 +22,12 @@ probe = prober(r"iperf (\d\S*)", "iperf3", "--version")
 def load(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) -> Client:
     """Return the client that sends for whole seconds: a TCP stream, or UDP at a rate of payload.
 
-    It sends datagrams in equal parts each millisecond; TCP, and UDP at a rate of 0, as fast as it
-    can.
+    TCP, and UDP at a rate of 0, are sent as fast as it can.
     """
-    argv = f"iperf3 --client {address} -4 --port {PORT} --json --time {seconds}"
-    if protocol == "tcp":
-        return Client(tuple(argv.split()), address, seconds + 2.0, parse)
-    argv += f" --udp --bitrate {round(mbit_per_s * 1e6)}"
-    both = ("tcp", "udp")
-    return Client(tuple(argv.split()), address, seconds + 2.0, parse, protocols=both)
+    argv, seen = f"iperf3 --client {address} -4 --port {PORT} --json --time {seconds}", ("",)
+    if protocol == "udp":
+        argv, seen = f"{argv} --udp --bitrate {round(mbit_per_s * 1e6)}", ("tcp", "udp")
+    return Client(tuple(argv.split()), address, seconds + 2.0, parse, protocols=seen)
 
 
 def parse(stdout: str, log: str = "") -> Measurement:

@@ -165,8 +165,8 @@ def with_residence_times(
 ) -> Measurement:
     """Add ``residence_ns``, from a message's arrival at the host until its answer leaves it.
 
-    The switch stamps both. A capture holds more messages than there are round trips: both are
-    reduced to one number of samples, evenly spread: a row belongs to a window, not to a message.
+    A capture holds more messages than there are round trips: both are reduced to one number of
+    samples, evenly spread. A row belongs to a window, not to a message.
     """
     if not captured.packets:
         return measurement

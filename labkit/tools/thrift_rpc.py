@@ -68,9 +68,8 @@ def client(
 ) -> Client:
     """Return the client, which makes `WARMUP` calls in a closed loop before the sample.
 
-    In the "closed" loop it calls again once it has the answer and has slept for `pause_us`; in the
-    "open" loop at set times, `rate` times a second. The server does "nothing", or is to "receive"
-    or "send" `size` bytes.
+    In the "open" loop it calls `rate` times a second, in the "closed" loop once it has the answer
+    and has slept for `pause_us`. The server does "nothing", or is to "receive" or "send" bytes.
     """
     base.one_of("loop", loop, ("closed", "open"))
     if not 0 <= pause_us <= 1e6 or (loop == "open" and not 0 < rate <= 1e9):

@@ -9,7 +9,6 @@ import json
 import signal
 import socket
 import struct
-import sys
 import time
 from pathlib import Path
 
@@ -43,8 +42,8 @@ def drops(pid: int) -> dict[str, int]:
 def count(pid: int, settle: float, middle: float, end: float) -> None:
     """Print the counts after `settle` seconds and after `middle` more, with the time of each.
 
-    It ends `end` seconds later, once nothing has arrived for 0.3 s; after 10 s in any case. On a
-    busy machine a hop of a chain may wait for its CPU for longer than 0.1 s.
+    It ends `end` seconds later, once nothing has arrived for 0.3 s (a hop of a chain may wait for
+    its CPU meanwhile), or after 10 s.
     """
     time.sleep(settle)
     first = time.monotonic_ns(), drops(pid)
@@ -55,7 +54,3 @@ def count(pid: int, settle: float, middle: float, end: float) -> None:
     while len(seen) < 100 and seen[-4:] != [seen[-1]] * 4:
         time.sleep(0.1)
         seen.append(drops(pid))
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]](**json.loads(sys.argv[2]))

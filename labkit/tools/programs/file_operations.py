@@ -5,7 +5,6 @@ Nothing is printed before the last operation has ended.
 
 import json
 import os
-import sys
 import tempfile
 import timeit
 from pathlib import Path
@@ -105,7 +104,3 @@ def main(operation: str, warm_up: int, **options: Any) -> None:
     done = len(columns["latency_ns"]) * (2 if operation in ("open_close", "first_write") else 1)
     samples = {name: times[warm_up:] for name, times in columns.items()}
     print(json.dumps({"done": done, "reference_ns": max(_reference_ns), "samples": samples}))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], **json.loads(sys.argv[2]))

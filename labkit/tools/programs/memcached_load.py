@@ -12,7 +12,6 @@ import json
 import os
 import select
 import socket
-import sys
 from collections.abc import Iterator
 from itertools import cycle
 from random import Random
@@ -103,7 +102,3 @@ def main(
     about = {"others": len(done) - len(kept) + keys, "get_b": get_b, "set_b": set_b}
     samples = {"start_ns": [start - first for start in starts], "latency_ns": latencies}
     print(json.dumps({**about, "tool_cpu": share, "samples": {**samples, "set": kinds}}))
-
-
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[2]))

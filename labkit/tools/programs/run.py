@@ -47,8 +47,8 @@ def main(
 ) -> None:
     """Run a command `at_most` so often (0: any number), and fail as soon as a run does.
 
-    Runs that start within so many seconds count; it goes on for the grace time, so that slow ones
-    end while a neighbour still runs. The command `first` runs before.
+    Runs that start within so many seconds count; others, in the grace time, are a load for a
+    neighbour whose slow run has not ended. The command `first` runs before.
     """
     os.environ["LC_ALL"] = "C"
     if first:
@@ -63,7 +63,3 @@ def main(
             ended = f"run {len(runs)} ended with status {one['status']}:"
             sys.exit(f"{ended}\n{one['stdout']}\n{one['stderr']}")
     print(json.dumps({"cpus": len(os.sched_getaffinity(0)), "runs": runs}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[3:], **json.loads(sys.argv[2]))

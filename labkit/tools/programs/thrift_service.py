@@ -8,7 +8,6 @@ compiled protocol where that is installed.
 import gc
 import json
 import socket
-import sys
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -154,7 +153,3 @@ def busy(seconds: float) -> None:
     while not seconds or monotonic_ns() < last:
         for _ in range(1000):
             number = number * 1103515245 % 2147483648
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]](**json.loads(sys.argv[2]))

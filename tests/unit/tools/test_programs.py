@@ -20,7 +20,7 @@ from recordings import RECORDINGS, ran, read, serving
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
 from labkit.runtimes.base import wait_ready
-from labkit.tools import datagrams, file_operations, memcached, thrift_rpc
+from labkit.tools import base, datagrams, file_operations, memcached, thrift_rpc
 from labkit.tools.base import PYTHON, Client, Measurement, python
 
 
@@ -45,21 +45,21 @@ def test_each_operation_does_what_it_says_and_leaves_nothing(tmp_path: Path) -> 
     assert failed.returncode != 0 and not failed.stdout and "ls -R" in failed.stderr
 
 
-def program(text: str) -> dict[str, Any]:
+def program(name: str) -> dict[str, Any]:
     """Return what one of labkit's programs defines."""
-    defined: dict[str, Any] = {"__name__": "program"}
-    exec(compile(text, "program", "exec"), defined)
+    defined: dict[str, Any] = {}
+    exec((Path(base.__file__).with_name("programs") / f"{name}.py").read_text(), defined)
     return defined
 
 
 def test_dirty_pages_are_written_and_ls_is_loaded_before_a_cold_listing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, _, text, operation, options = file_operations.traverse("/data/tree", files=9).argv
-    defined, calls = program(text), list[str]()
+    options = json.loads(file_operations.traverse("/data/tree", files=9).argv[4])
+    defined, calls = program("file_operations"), list[str]()
     monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
     defined["listing"] = lambda path: calls.append(path) or 7
-    defined["main"](operation, **json.loads(options))
+    defined["main"](**options)
     synced, empty, listed = calls
     assert (synced, listed) == ("sync", "/data/tree") and empty != listed
     assert file_operations.parse(capsys.readouterr().out).samples["latency_ns"].tolist() == [7]
@@ -92,7 +92,7 @@ def test_every_operation_is_counted_and_timed(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["text", "binary"])
 def test_only_the_whole_right_answer_is_accepted(protocol: str) -> None:
-    key, value, defined = b"labkit-7", b"x" * 32, program(python("memcached_load", "main")[2])
+    key, value, defined = b"labkit-7", b"x" * 32, program("memcached_load")
     header = struct.Struct("!BBHBBHIIQ")
     stored, found = b"STORED\r\n", b"VALUE %b 0 32\r\n%b\r\nEND\r\n" % (key, value)
     nothing = b"END\r\n"
