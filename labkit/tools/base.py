@@ -84,14 +84,15 @@ class Client:
 
 
 def python(program: str, action: str, **options: object) -> tuple[str, ...]:
-    """Return the command that calls a function of a file of ``labkit/tools/programs``.
+    """Return the command that prints the JSON of a call in a file of ``labkit/tools/programs``.
 
     The text itself is an argument, and needs only Python's standard library (and Thrift), so that
     the same program runs in a container, in a chroot and on a host.
     """
     text = Path(__file__).with_name("programs").joinpath(f"{program}.py").read_text()
-    call = "import json, sys\nglobals()[sys.argv[1]](*sys.argv[3:], **json.loads(sys.argv[2]))"
-    return (PYTHON, "-c", f"{text}\n\n{call}\n", action, json.dumps(options))
+    call = "globals()[sys.argv[1]](*sys.argv[3:], **json.loads(sys.argv[2]))"
+    text += f"\n\nimport json, sys\nprint(json.dumps({call}))\n"
+    return (PYTHON, "-c", text, action, json.dumps(options))
 
 
 def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]:

@@ -24,9 +24,10 @@ def load(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) 
 
     TCP, and UDP at a rate of 0, are sent as fast as it can.
     """
-    argv, seen = f"iperf3 --client {address} -4 --port {PORT} --json --time {seconds}", ("",)
+    argv = f"iperf3 --client {address} -4 --port {PORT} --json --time {seconds}"
     if protocol == "udp":
-        argv, seen = f"{argv} --udp --bitrate {round(mbit_per_s * 1e6)}", ("tcp", "udp")
+        argv += f" --udp --bitrate {round(mbit_per_s * 1e6)}"
+    seen = ("tcp", "udp") if protocol == "udp" else ("",)
     return Client(tuple(argv.split()), address, seconds + 2.0, parse, protocols=seen)
 
 

@@ -47,9 +47,11 @@ class Mix(NamedTuple):
 def load(address: str, *, protocol: str, seconds: float, **options: int) -> Client:
     """Return labkit's own load, of a protocol ("text" or "binary") and the options of `Mix`."""
     mix = Mix(**options)
-    given = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP, "size": SIZE}
-    given |= {"connections": mix.threads * mix.connections, "keys": mix.keys, "protocol": protocol}
-    argv = base.python("memcached_load", "main", **given, sets=mix.sets, gets=mix.gets)
+    given = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP}
+    given |= {"connections": mix.threads * mix.connections, "size": SIZE, "keys": mix.keys}
+    argv = base.python(
+        "memcached_load", "main", **given, protocol=protocol, sets=mix.sets, gets=mix.gets
+    )
     expected = WARMUP + seconds + mix.keys * 100e-6 + 3.0
     return Client(argv, address, expected, parse, samples_in_stdout=True)
 

@@ -85,8 +85,8 @@ def h2load(
     argv = f"h2load --h1 --requests={round(rate * (WARMUP + seconds))} --clients={connections}"
     argv += f" --rps={rate / connections:.9g} --rate={at_once} --rate-period={period}ms"
     argv += f" --log-file=requests http://{address}:{PORT}/{file}.html"
-    about = {"rate": rate, "seconds": seconds, "connections": connections, "size": _SIZES[file]}
-    reader = partial(parse_h2load, **about, warmup=WARMUP)
+    reader = partial(parse_h2load, rate=rate, seconds=seconds, connections=connections)
+    reader = partial(reader, warmup=WARMUP, size=_SIZES[file])
     client = Client(tuple(argv.split()), address, planned + 1, reader, samples_in_stdout=True)
     return once(client, limit=planned)
 

@@ -138,12 +138,9 @@ class SfntPingPong:
 
 
 sockperf, sfnt_pingpong = Sockperf(), SfntPingPong()
-TOOLS = {"sockperf": sockperf, "sfnt-pingpong": sfnt_pingpong}
-
-
-def first_built(tool: str) -> str:
-    """Return the tool, of several the first that the rig's images have."""
-    return base.first_built(tool, TOOLS)
+TOOLS: dict[str, Sockperf | SfntPingPong] = {"sockperf": sockperf, "sfnt-pingpong": sfnt_pingpong}
+#: The tool, or of several the first that the rig's images have.
+first_built = partial(base.first_built, known=TOOLS)
 
 
 def infeasible(tool: str, wait: str, placement: Placement) -> str | None:

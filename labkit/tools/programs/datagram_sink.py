@@ -5,12 +5,12 @@ A filter of the socket accepts no datagram: each is dropped and counted by the k
 """
 
 import array
-import json
 import signal
 import socket
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 #: Python has no name for it; Linux has this number on all but a few old architectures.
 SO_ATTACH_FILTER = 26
@@ -39,8 +39,8 @@ def drops(pid: int) -> dict[str, int]:
     return {row[9]: int(row[12]) for row in rows if f"socket:[{row[9]}]" in held}
 
 
-def count(pid: int, settle: float, middle: float, end: float) -> None:
-    """Print the counts after `settle` seconds and after `middle` more, with the time of each.
+def count(pid: int, settle: float, middle: float, end: float) -> dict[str, Any]:
+    """Return the counts after `settle` seconds and after `middle` more, with the time of each.
 
     It ends `end` seconds later, once nothing has arrived for 0.3 s (a hop of a chain may wait for
     its CPU meanwhile), or after 10 s.
@@ -48,9 +48,10 @@ def count(pid: int, settle: float, middle: float, end: float) -> None:
     time.sleep(settle)
     first = time.monotonic_ns(), drops(pid)
     time.sleep(middle)
-    print(json.dumps({"looks": [first, (time.monotonic_ns(), drops(pid))]}))
+    second = time.monotonic_ns(), drops(pid)
     time.sleep(end)
     seen = [drops(pid)]
     while len(seen) < 100 and seen[-4:] != [seen[-1]] * 4:
         time.sleep(0.1)
         seen.append(drops(pid))
+    return {"looks": [first, second]}

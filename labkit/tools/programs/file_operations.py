@@ -1,9 +1,5 @@
-"""Times file operations, and prints a JSON document: columns of times in ns, and what was done.
+"""Times file operations: columns of times in ns, and what was done."""
 
-Nothing is printed before the last operation has ended.
-"""
-
-import json
 import os
 import tempfile
 import timeit
@@ -95,12 +91,12 @@ def listing(path: str) -> int:
     return ended - began
 
 
-def main(operation: str, warm_up: int, **options: Any) -> None:
-    """Run an operation and print its times but the first, after writing dirty pages of others."""
+def main(operation: str, warm_up: int, **options: Any) -> dict[str, Any]:
+    """Run an operation, after writing dirty pages of others; return its times but the first."""
     os.sync()
     time_cpu()
     columns: Columns = globals()[operation](**options)
     time_cpu()
     done = len(columns["latency_ns"]) * (2 if operation in ("open_close", "first_write") else 1)
     samples = {name: times[warm_up:] for name, times in columns.items()}
-    print(json.dumps({"done": done, "reference_ns": max(_reference_ns), "samples": samples}))
+    return {"done": done, "reference_ns": max(_reference_ns), "samples": samples}

@@ -4,11 +4,10 @@ All keys are stored first. Then it keeps one operation under way on each of its 
 take them from one sequence: so many SETs, so many GETs, and again, of keys drawn at random. A
 latency runs from just before a request is written until its answer has been read; an answer that
 waits while other connections are served gets older meanwhile, as in any client with an event loop.
-Operations that begin in the measured time are printed; the load lasts until the last is answered.
+Those that begin in the measured time are returned; the load lasts until the last is answered.
 """
 
 import gc
-import json
 import os
 import select
 import socket
@@ -17,6 +16,7 @@ from itertools import cycle
 from random import Random
 from struct import pack
 from time import monotonic_ns, process_time_ns
+from typing import Any
 
 #: Seconds without any answer after which the load gives up.
 PATIENCE = 10.0
@@ -77,8 +77,8 @@ def load(
 def main(
     protocol: str, address: str, port: int, *, connections: int, seconds: float, warmup: float,
     size: int, keys: int, sets: int, gets: int,
-) -> None:  # fmt: skip
-    """Store all keys, measure, and print the operations, in which SETs and GETs take turns."""
+) -> dict[str, Any]:  # fmt: skip
+    """Store all keys, measure, and return the operations, in which SETs and GETs take turns."""
     names, value = [b"labkit-%08d" % number for number in range(keys)], b"x" * size
     stored, found = (
         [operation(protocol, kind, one, value) for one in names] for kind in (SET, GET)
@@ -101,4 +101,4 @@ def main(
     get_b, set_b = (len(request) + length for _, request, _, length in (found[0], stored[0]))
     about = {"others": len(done) - len(kept) + keys, "get_b": get_b, "set_b": set_b}
     samples = {"start_ns": [start - first for start in starts], "latency_ns": latencies}
-    print(json.dumps({**about, "tool_cpu": share, "samples": {**samples, "set": kinds}}))
+    return {**about, "tool_cpu": share, "samples": {**samples, "set": kinds}}

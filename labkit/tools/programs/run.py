@@ -1,10 +1,9 @@
-"""Runs a command, once or again and again, and prints a JSON document about its runs.
+"""Runs a command, once or again and again, and tells of its runs.
 
-Each run is in a new directory, whose files are part of the document, and in the locale C. Times are
+Each run is in a new directory, whose files are part of it, and in the locale C. Times are
 of the monotonic clock, which nobody can set, and which all containers of a host share.
 """
 
-import json
 import os
 import sys
 import time
@@ -44,7 +43,7 @@ def once(command: tuple[str, ...], deadline: int) -> dict[str, Any]:
 
 def main(
     *command: str, seconds: float, grace: float = 0.0, at_most: int = 0, first: tuple[str, ...] = ()
-) -> None:
+) -> dict[str, Any]:
     """Run a command `at_most` so often (0: any number), and fail as soon as a run does.
 
     Runs that start within so many seconds count; others, in the grace time, are a load for a
@@ -62,4 +61,4 @@ def main(
             # A negative status is a signal: -9 as by hand or for want of memory.
             ended = f"run {len(runs)} ended with status {one['status']}:"
             sys.exit(f"{ended}\n{one['stdout']}\n{one['stderr']}")
-    print(json.dumps({"cpus": len(os.sched_getaffinity(0)), "runs": runs}))
+    return {"cpus": len(os.sched_getaffinity(0)), "runs": runs}

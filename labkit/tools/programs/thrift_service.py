@@ -6,7 +6,6 @@ compiled protocol where that is installed.
 """
 
 import gc
-import json
 import socket
 from array import array
 from collections.abc import Callable
@@ -126,8 +125,8 @@ def _change(before: Any, after: Any) -> list[int]:
 
 def client(
     address: str, port: int, call: str, size: int, calls: int, warmup: int, **pace: float
-) -> None:
-    """Measure calls in a closed loop, or at a rate, and print a JSON document."""
+) -> dict[str, Any]:
+    """Return calls in a closed loop, or at a rate, and how this process fared."""
     endpoint = TSocket(address, port)
     endpoint.open()
     wire = _protocol(endpoint)
@@ -144,7 +143,7 @@ def client(
     wire.trans.close()
     found = {"delay_ns": delay_ns, "slices": slices, "warmup_ns": _change(begun, warm)}
     samples = {"start_ns": [one - due[0] for one in due], "lateness_ns": _change(due, sent)}
-    print(json.dumps({**found, "samples": {**samples, "latency_ns": _change(due, ended)}}))
+    return {**found, "samples": {**samples, "latency_ns": _change(due, ended)}}
 
 
 def busy(seconds: float) -> None:
