@@ -24,7 +24,7 @@ __all__ += ["measure_in_turn", "one_of", "sockperf", "waiting", "with_tools"]
 #: From this share of its CPUs on, a load is flagged as the possible bottleneck.
 SATURATED = 0.95
 #: Families of applications: modules with `SERVER`, `LOADS` (probe and client of each tool, of which
-#: the first is the default), and `APPLICATIONS` (options of the load, by name).
+#: the first is the default), and `APPLICATIONS` (options of the load by name, the paper's).
 FAMILIES: Mapping[str, ModuleType] = {
     "iperf3": iperf3,
     "memcached": memcached,
@@ -65,10 +65,11 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     found = {}
     for family, module in FAMILIES.items():
         tool = first_built(tools.get(family, next(iter(module.LOADS))), module.LOADS)
-        about = family, f"the load on {family}" if tool == "labkit" else tool, module.SERVER
+        label = f"the load on {family}" if tool == "labkit" else tool
         probe, load = module.LOADS[tool]
         for name, options in module.APPLICATIONS.items():
-            found[name] = Application(name, *about, probe, partial(load, **options))
+            client = partial(load, **options)
+            found[name] = Application(name, family, label, module.SERVER, probe, client)
     return found
 
 

@@ -75,9 +75,7 @@ probe_h2load = base.prober(r"nghttp2/(\S+)", "h2load", "--version", package="ngh
 probe_wrk2 = base.prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", "wrk2", "-v")
 
 
-def h2load(
-    address: str, *, file: str, seconds: float, rate: int = 3000, connections: int = 100
-) -> Client:
+def h2load(address: str, *, file: str, seconds: float, rate: int, connections: int) -> Client:
     """Return the client: `rate` requests per second, which ends whatever the server does."""
     # Connections are opened at the rate, as each sends its first request at once.
     at_once = min(connections, max(1, round(rate / 1000)))
@@ -154,9 +152,7 @@ def _steps(late: base.Column, connections: int) -> base.Column:
     return steps if np.count_nonzero(steps) <= _MOST_STEPS else np.zeros_like(steps)
 
 
-def wrk2(
-    address: str, *, file: str, seconds: int, rate: int = 3000, connections: int = 100
-) -> Client:
+def wrk2(address: str, *, file: str, seconds: int, rate: int, connections: int) -> Client:
     """Return the client: `rate` requests per second of a file, over all connections."""
     argv = f"wrk2 --latency -t {THREADS} -c {connections} -d {seconds}s -R {rate}"
     argv += f" http://{address}:{PORT}/{file}.html"
@@ -188,8 +184,7 @@ def parse_wrk2(
         metrics = {f"latency_ns_{name}": levels[level] for level, name in _NAMES.items()}
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
         metrics |= base.scheduled("requests_per_s", reached, rate)
-        answered = float(read) * _BYTES[unit_b]  # printed to three digits
-        metrics |= {"throughput_mbit_per_s": answered * 8e-6 / lasted}
+        metrics["throughput_mbit_per_s"] = float(read) * _BYTES[unit_b] * 8e-6 / lasted
     # The connections begin one after the other: what they could not send meanwhile is not missing.
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
@@ -203,4 +198,8 @@ def parse_wrk2(
 
 
 LOADS = {"h2load": (probe_h2load, h2load), "wrk2": (probe_wrk2, wrk2)}
-APPLICATIONS = {"nginx 1 KB": {"file": "1k"}, "nginx 1 MB": {"file": "1m"}}
+_OPTIONS = {"rate": 3000, "connections": 100}
+APPLICATIONS = {
+    "nginx 1 KB": {"file": "1k", **_OPTIONS},
+    "nginx 1 MB": {"file": "1m", **_OPTIONS},
+}

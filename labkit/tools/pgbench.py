@@ -48,13 +48,7 @@ probe = base.prober(r"PostgreSQL\) (\S+)", "pgbench", "--version", package="post
 
 
 def load(
-    address: str,
-    *,
-    rate: int,
-    seconds: int,
-    connections: int = 100,
-    threads: int = 4,
-    commit_delay_us: int = 0,
+    address: str, *, rate: int, seconds: int, connections: int, threads: int, commit_delay_us: int
 ) -> Client:
     """Return the client: pgbench's own transaction (after TPC-B) at a rate of all connections.
 
@@ -108,5 +102,5 @@ def parse(
 
 
 LOADS = {"pgbench": (probe, load)}
-#: At the paper's rates.
-APPLICATIONS = {f"postgresql {rate}/s": {"rate": rate} for rate in (300, 500)}
+_OPTIONS = {"connections": 100, "threads": 4, "commit_delay_us": 0}
+APPLICATIONS = {f"postgresql {rate}/s": {"rate": rate, **_OPTIONS} for rate in (300, 500)}

@@ -80,57 +80,47 @@ PARSERS: dict[str, Callable[..., Measurement]] = {
     "wrk2, cases": partial(nginx.parse_wrk2, rate=2000, seconds=10),
     "wrk2, terabytes": partial(nginx.parse_wrk2, rate=10_000, seconds=110),
 }
-#: The name of a parser, the output that it reads, and its log if there is one.
+#: The name of a parser, and outputs that it reads, each with its log if there is one.
 _FILES = """
-bonnie: bonnie.txt
-bonnie: bonnie-short.txt
-datagrams: sockperf-throughput.txt
-datagrams: sockperf-throughput-short.txt
-file_operations: file-operations-open.json
-file_operations: file-operations-write.json
+bonnie: bonnie.txt, bonnie-short.txt
+datagrams: sockperf-throughput.txt, sockperf-throughput-short.txt
+file_operations: file-operations-open.json, file-operations-write.json
 file_operations: file-operations-first-write-de.json
 h2load: h2load.txt h2load.log
 h2load, fast: h2load-rate-not-reached.txt h2load-rate-not-reached.log
-h2load, once: h2load-1m-run.json
-h2load, once: h2load-404-run.json
+h2load, once: h2load-1m-run.json, h2load-404-run.json
 h2load, step: cases/h2load-clock-20ms/out.txt cases/h2load-clock-20ms/requests.log
 h2load, step: cases/h2load-clock-forward/out.txt cases/h2load-clock-forward/requests.log
-iperf3 tcp: iperf3-tcp.json
+iperf3 tcp: iperf3-tcp.json, iperf3-udp-lossy.json, cases/iperf3-nan-in-interval/out.json
 iperf3 udp: iperf3-udp.json
-iperf3 tcp: iperf3-udp-lossy.json
-iperf3 tcp: cases/iperf3-nan-in-interval/out.json
 linpack: linpack.txt
-memcached: memcached-text.json
-memcached: memcached-binary.json
+memcached: memcached-text.json, memcached-binary.json
 memtier: memtier-memcache_text.txt memtier-memcache_text.json
 memtier: memtier-memcache_binary.txt memtier-memcache_binary.json
-netperf: netperf.txt
-netperf: netperf-de.txt
+netperf: netperf.txt, netperf-de.txt
 pgbench: pgbench.txt pgbench.log
 pgbench, fast: pgbench-rate-not-reached.txt pgbench-rate-not-reached.log
 repeat: repeat-linpack.json
-sfnt_pingpong: sfnt-udp.txt sfnt-udp-64.dat
-sfnt_pingpong: sfnt-udp--rtt.txt sfnt-udp--rtt-64.dat
+sfnt_pingpong: sfnt-udp.txt sfnt-udp-64.dat, sfnt-udp--rtt.txt sfnt-udp--rtt-64.dat
 sfnt_pingpong: sfnt-udp--spin.txt sfnt-udp--spin-64.dat
-sockperf: sockperf-block.txt sockperf-block.log
-sockperf: sockperf-spin.txt sockperf-spin.log
+sockperf: sockperf-block.txt sockperf-block.log, sockperf-spin.txt sockperf-spin.log
 sockperf: sockperf-tcp.txt sockperf-tcp.log
 stream: stream.txt
-thrift_rpc: thrift-closed.json
-thrift_rpc: thrift-open-de.json
-wrk2: wrk2-1k.txt
-wrk2: wrk2-1m-rate-not-reached.txt
+thrift_rpc: thrift-closed.json, thrift-open-de.json
+wrk2: wrk2-1k.txt, wrk2-1m-rate-not-reached.txt
 wrk2, short: wrk2-404.txt
 wrk2, terabytes: cases/wrk2-terabytes/out.txt
 wrk2, cases: cases/wrk2-timeouts/out.txt
 """
-_SPLIT = [line.partition(": ") for line in _FILES.strip().splitlines()]
+_SPLIT = [
+    (name, files.split())
+    for name, _, outputs in (line.partition(": ") for line in _FILES.strip().splitlines())
+    for files in outputs.split(", ")
+]
 #: Every recording that can be read, by its output; and the first of each parser, by its name.
-ALL = {files.split()[0]: Recording(PARSERS[name], *files.split()) for name, _, files in _SPLIT}
+ALL = {files[0]: Recording(PARSERS[name], *files) for name, files in _SPLIT}
 RECORDINGS = {
-    name: Recording(PARSERS[name], *files.split())
-    for name, _, files in reversed(_SPLIT)
-    if "," not in name
+    name: Recording(PARSERS[name], *files) for name, files in reversed(_SPLIT) if "," not in name
 }
 
 
