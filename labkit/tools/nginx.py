@@ -1,16 +1,15 @@
 """nginx, a web server with two files, and loads on it over HTTP/1.1 at a constant rate.
 
 The files (of 1,024 and 1,048,576 bytes) and the configuration are created when the server starts,
-in its work folder, or in ``/run`` of a container. It keeps connections open, and logs no request.
+in its work folder, or in ``/run`` of a container.
 
-h2load tells the time of every request. Each connection has its own schedule: a request every
-connections / rate seconds, one under way at a time. They are opened over most of the first such
-interval, so that all requests are spread over it; given a duration, the tool would open all at
-once, and send bursts. A request that is due while its connection still waits is handed over only
-then, and that wait is not in its latency (coordinated omission): ``held_up`` counts the requests
-that took longer than the interval. ``late_ns`` is the delay behind the rate since the first
-request, up to 10 ms of which come from connections that were opened late. The log is of the wall
-clock, which somebody may set, while the tool paces its requests by another: a step is taken out.
+h2load tells the time of every request. Each connection has its own schedule, a request every
+connections / rate seconds. They are opened over most of the first such interval; given a duration,
+the tool would open all at once, and send bursts. A request that is due while its connection still
+waits is handed over only then, and that wait is not in its latency (coordinated omission):
+``held_up`` counts the requests that took longer than the interval. ``late_ns`` is the delay behind
+the rate since the first request, up to 10 ms of which come from connections that were opened late.
+The log is of the wall clock, which somebody may set: a step is taken out.
 
 wrk2 is the paper's tool, which no distribution packages (Debian's ``wrk`` is another, without a
 rate). Its latencies count from when a request was due by the schedule of its connection. It prints

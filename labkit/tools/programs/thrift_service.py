@@ -72,22 +72,6 @@ def serve(port: int) -> None:
         wire.trans.close()
 
 
-def _caller(wire: Any, name: str, size: int) -> Callable[[], None]:
-    given = {"receive": bytes(size), "send": size}.get(name)
-
-    def call() -> None:
-        arguments, answer = (kind() for kind in CALLS[name])
-        arguments.value = given
-        _write(wire, name, TMessageType.CALL, 0, arguments)
-        wire.readMessageBegin()
-        answer.read(wire)
-        wire.readMessageEnd()
-        if name == "send" and len(answer.value) != size:
-            raise ValueError(f"{len(answer.value)} of {size} bytes came back")
-
-    return call
-
-
 def _loop(call: Callable[[], None], calls: int, pause_us: float = 0, rate: float = 0) -> list[Any]:
     """Return when each call was due, sent and answered, as arrays of ns.
 
@@ -129,8 +113,18 @@ def client(
     """Return calls in a closed loop, or at a rate, and how this process fared."""
     endpoint = TSocket(address, port)
     endpoint.open()
-    wire = _protocol(endpoint)
-    answered = _caller(wire, call, size)
+    wire, given = _protocol(endpoint), {"receive": bytes(size), "send": size}.get(call)
+
+    def answered() -> None:
+        arguments, answer = (kind() for kind in CALLS[call])
+        arguments.value = given
+        _write(wire, call, TMessageType.CALL, 0, arguments)
+        wire.readMessageBegin()
+        answer.read(wire)
+        wire.readMessageEnd()
+        if call == "send" and len(answer.value) != size:
+            raise ValueError(f"{len(answer.value)} of {size} bytes came back")
+
     # By default the kernel may add 50 us to a sleep, all of `SPIN_NS`. Where this is not
     # permitted, calls are sent late, which their lateness shows.
     with suppress(OSError):

@@ -7,6 +7,7 @@ import json
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,6 @@ from recordings import ADDRESS, ALL, commands, shown
 
 import labkit.tools
 from labkit.errors import LabkitError, UsageError
-from labkit.hosts import LocalHost
-from labkit.hosts.host import Result
 from labkit.tools import APPLICATIONS, base, datagrams, nginx, sockperf, thrift_rpc, with_tools
 from labkit.units import column
 
@@ -56,20 +55,15 @@ def test_every_column_has_a_unit(name: str) -> None:
     assert all(one.dtype == "int64" for one in measurement.samples.values())
 
 
-class Prints(LocalHost):
-    """A host on which every program prints the same, or (127) is not found."""
-
-    def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__()
-        self.text, self.status = text, status
-
-    def run(self, *argv: str, **options: object) -> Result:
-        return Result(argv, self.name, self.status, self.text, "", 0.0)
+def prints(text: str, status: int = 0) -> Any:
+    """Return a host on which every program prints the same, or (127) is not found."""
+    result = SimpleNamespace(stdout=text, stderr="", status=status)
+    return SimpleNamespace(name="here", run=lambda *argv, check: result)
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_a_tool_that_is_not_installed_is_missed(probe: Callable[[LocalHost], str]) -> None:
-    for answer in (Prints("not found", 127), Prints("something else", 1)):
+def test_a_tool_that_is_not_installed_is_missed(probe: Callable[[Any], str]) -> None:
+    for answer in (prints("not found", 127), prints("something else", 1)):
         with pytest.raises(LabkitError, match="not installed") as caught:
             probe(answer)
         assert caught.value.remedy
@@ -78,9 +72,9 @@ def test_a_tool_that_is_not_installed_is_missed(probe: Callable[[LocalHost], str
 def test_debian_s_wrk_is_not_taken_for_wrk2() -> None:
     wrk = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\nUsage: wrk\n  -c\n"
     with pytest.raises(LabkitError, match="wrk2"):
-        nginx.probe_wrk2(Prints(wrk))
+        nginx.probe_wrk2(prints(wrk))
     usage = "wrk 4.0.0 [epoll] Copyright\nUsage: wrk\n    -R, --rate  <T>  work rate\n"
-    assert nginx.probe_wrk2(Prints(usage)) == "4.0.0"
+    assert nginx.probe_wrk2(prints(usage)) == "4.0.0"
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
