@@ -1,17 +1,17 @@
 """A load on memcached: connections that send again as soon as they are answered.
 
-All keys are stored first. Then it keeps one operation under way on each of its connections, which
-take them from one sequence: so many SETs, so many GETs, and again, of keys drawn at random. A
-latency runs from just before a request is written until its answer has been read; an answer that
-waits while other connections are served gets older meanwhile, as in any client with an event loop.
-Those that begin in the measured time are returned; the load lasts until the last is answered.
+All keys are stored first. Then it keeps one operation under way on each of its connections: so many
+SETs, so many GETs, and again, of keys drawn at random. A latency runs from just before a request is
+written until its answer has been read; an answer that waits while other connections are served gets
+older meanwhile, as in any client with an event loop. Operations that begin in the measured time are
+returned, and the load lasts until the last is answered.
 """
 
 import gc
 import os
 import select
 import socket
-from collections.abc import Iterator
+from array import array
 from itertools import cycle
 from random import Random
 from struct import pack
@@ -21,23 +21,23 @@ from typing import Any
 #: Seconds without any answer after which the load gives up.
 PATIENCE = 10.0
 GET, SET = 0, 1
-#: A kind, a request, and how its answer begins and how long that is.
-Operation = tuple[int, bytes, bytes, int]
+#: A request, and how its answer begins and how long that is.
+Operation = tuple[bytes, bytes, int]
 
 
 def operation(protocol: str, kind: int, key: bytes, value: bytes) -> Operation:
     """Return a SET, or a GET of a key that was stored."""
     if protocol == "text" and kind == SET:
-        return SET, b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value), b"STORED\r\n", 8
+        return b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value), b"STORED\r\n", 8
     if protocol == "text":
         found = b"VALUE %b 0 %d\r\n" % (key, len(value))
-        return GET, b"get %b\r\n" % key, found, len(found) + len(value) + 7
+        return b"get %b\r\n" % key, found, len(found) + len(value) + 7
     # magic, opcode, length of the key, of extras, type, status, length of all that follows; opaque
     # and cas. A SET has flags and expiry as extras, an answer to a GET has flags.
     extras, body, answer = (8, bytes(8) + key + value, 0) if kind == SET else (0, key, 4)
     request = pack("!BBHBBHIIQ", 0x80, kind, len(key), extras, 0, 0, len(body), 0, 0) + body
     follows = answer + len(value) if kind == GET else 0
-    return kind, request, pack("!BBHBBHI", 0x81, kind, 0, answer, 0, 0, follows), 24 + follows
+    return request, pack("!BBHBBHI", 0x81, kind, 0, answer, 0, 0, follows), 24 + follows
 
 
 def check(data: bytes, begin: bytes, length: int) -> None:
@@ -47,31 +47,43 @@ def check(data: bytes, begin: bytes, length: int) -> None:
 
 
 def load(
-    sockets: list[socket.socket], drawn: Iterator[Operation], last: int
-) -> list[tuple[int, int, int]]:
+    sockets: list[socket.socket], operations: list[list[Operation]], kinds: list[int], last: int
+) -> list[list[int]]:
     """Keep an operation under way on each connection; return when each began, its time and kind."""
-    done, sent, poll = [], dict[int, tuple[int, Operation]](), select.epoll()
+    random, turns = Random(1), {}
+    drawn = cycle([random.randrange(len(operations[GET])) for _ in range(65_537)])
+    for one in sockets:
+        place = random.randrange(len(kinds))
+        turns[one.fileno()] = cycle(kinds[place:] + kinds[:place])
+    starts, latencies, done = columns = array("q"), array("q"), array("b")
+    sent: dict[int, tuple[int, int, bytes, int]] = {}
 
     def ask(fd: int) -> None:
-        one = next(drawn)
-        sent[fd] = monotonic_ns(), one
-        os.write(fd, one[1])
+        kind = next(turns[fd])
+        request, begin, length = operations[kind][next(drawn)]
+        sent[fd] = kind, monotonic_ns(), begin, length
+        os.write(fd, request)
 
-    for connection in sockets:
-        poll.register(connection, select.EPOLLIN)
-        ask(connection.fileno())
+    poll = select.epoll()
+    for fd in turns:
+        poll.register(fd, select.EPOLLIN)
+        ask(fd)
     while sent:
         ready = poll.poll(PATIENCE)
         if not ready:
             raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
         for fd, _ in ready:
             data, now = os.read(fd, 65_536), monotonic_ns()
-            asked, (kind, _, begin, length) = sent.pop(fd)
+            kind, asked, begin, length = sent[fd]
             check(data, begin, length)
-            done.append((asked, now - asked, kind))
-            if now < last:
+            starts.append(asked)
+            latencies.append(now - asked)
+            done.append(kind)
+            if monotonic_ns() < last:
                 ask(fd)
-    return done
+            else:
+                del sent[fd]
+    return [list(column) for column in columns]
 
 
 def main(
@@ -80,25 +92,21 @@ def main(
 ) -> dict[str, Any]:  # fmt: skip
     """Store all keys, measure, and return the operations, in which SETs and GETs take turns."""
     names, value = [b"labkit-%08d" % number for number in range(keys)], b"x" * size
-    stored, found = (
-        [operation(protocol, kind, one, value) for one in names] for kind in (SET, GET)
-    )
+    operations = [[operation(protocol, kind, name, value) for name in names] for kind in (GET, SET)]
     sockets = [socket.create_connection((address, port), PATIENCE) for _ in range(connections)]
     for one in sockets:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for _, request, begin, length in stored:
+    for request, begin, length in operations[SET]:
         sockets[0].sendall(request)
         check(sockets[0].recv(65_536), begin, length)
-    random, turns = Random(1), [stored] * sets + [found] * gets
-    drawn = cycle([random.choice(kind) for _ in range(10_007) for kind in turns])
     gc.disable()
     used, began = process_time_ns(), monotonic_ns()
     first, last = (began + round(time * 1e9) for time in (warmup, warmup + seconds))
-    done = load(sockets, drawn, last)
+    rows = load(sockets, operations, [SET] * sets + [GET] * gets, last)
     share = (process_time_ns() - used) / (monotonic_ns() - began)
-    kept = sorted(row for row in done if first <= row[0] < last)
+    kept = sorted(row for row in zip(*rows, strict=True) if first <= row[0] < last)
     starts, latencies, kinds = map(list, zip(*kept, strict=True))
-    get_b, set_b = (len(request) + length for _, request, _, length in (found[0], stored[0]))
-    about = {"others": len(done) - len(kept) + keys, "get_b": get_b, "set_b": set_b}
+    get_b, set_b = (len(request) + length for (request, _, length), *_ in operations)
+    found = {"others": len(rows[0]) - len(kept) + keys, "get_b": get_b, "set_b": set_b}
     samples = {"start_ns": [start - first for start in starts], "latency_ns": latencies}
-    return {**about, "tool_cpu": share, "samples": {**samples, "set": kinds}}
+    return {**found, "tool_cpu": share, "samples": {**samples, "set": kinds}}

@@ -101,7 +101,7 @@ def test_only_the_whole_right_answer_is_accepted(protocol: str) -> None:
         found = header.pack(0x81, 0, 0, 4, 0, 0, 36, 0, 9) + bytes(4) + value
         nothing = header.pack(0x81, 0, 0, 0, 0, 1, 9, 0, 0) + b"Not found"
     for kind, answer in ((1, stored), (0, found)):
-        _, _, *expected = defined["operation"](protocol, kind, key, value)
+        _, *expected = defined["operation"](protocol, kind, key, value)
         defined["check"](answer, *expected)
         for wrong in (answer[:-1], answer + b"?", b"ERROR\r\n", b"", nothing):
             with pytest.raises(ValueError, match="memcached answered"):
