@@ -37,14 +37,14 @@ PROFILE = functools.partial(
 
 def _read_rig(_: click.Context, __: click.Parameter, rig: str | None) -> dict[str, str]:
     """Return the parameter of a rig, if any; a rig.toml is one of the working directory."""
-    from labkit.rig import kind_of
+    from labkit.rig import opener
 
     if rig is None:
         return {}
     if rig.endswith(".toml"):
         rig = str(relative(Path(rig).resolve(), project().resolve()))
     if rig != "auto":
-        kind_of(rig).check(rig)  # connects to nothing
+        opener(rig)  # checks it, and connects to nothing
     return {"rig": rig}
 
 
@@ -264,12 +264,12 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
     """
     from labkit import studies
     from labkit.analysis import publish
-    from labkit.rig import auto
+    from labkit.rig import opener
 
     runs, failures, folder = [], [], project("reports")
     if measure:
         try:
-            auto()
+            opener("auto")
             runs = studies.plan_runs([], profile, {"new": new})
         except RigError as error:
             say(f"cannot measure here: {error.why}")
@@ -345,12 +345,12 @@ def clean(path: Path | None) -> None:
     With --rig, on the hosts of the file. No other machine may be measuring on them.
     """
     from labkit.rig import clean as remove
-    from labkit.rig import lock, machines
+    from labkit.rig import locked, machines
 
-    if path is None and not lock.is_root():
+    if path is None and os.geteuid() != 0:
         click.echo("not root: no rig was made from here")
         return
-    with lock.locked():
+    with locked():
         by_role = machines.each(path, machines.sweep) if path else {"": remove()}
     errors = [one for one in by_role.values() if isinstance(one, LabkitError)]
     for role, lines in by_role.items():
@@ -393,7 +393,7 @@ def pack(folder: Path, output: Path) -> None:
 def cite(folder: Path, check: bool) -> None:
     """Print CITATION.cff: how to cite labkit and the repeated studies, or a dataset.
 
-    With --check: people with an ORCID, a DOI, and .zenodo.json agreeing with CITATION.cff.
+    With --check: people with an ORCID, a DOI, the address of the repository.
     """
     from labkit.analysis import package
     from labkit.doctor import check_release

@@ -117,11 +117,6 @@ def cpu_mask(cpus: str) -> str:
     return ",".join([bits[:first], *(bits[at : at + 8] for at in range(first, len(bits), 8))])
 
 
-def cpu_set(text: str) -> frozenset[int]:
-    """Return the CPUs of a CPU list as a set."""
-    return frozenset(parse_cpus(text))
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where a workload runs; created by `bare`, `docker` or `container`."""

@@ -40,10 +40,8 @@ def open_progress() -> TextIO | None:
 
 
 @contextmanager
-def locked(
-    path: Path, busy: LabkitError, *, patience: float = 0.0, words: str = ""
-) -> Iterator[None]:
-    """Hold a file's lock, in which `words` name this process; raise `busy` if another has it.
+def locked(path: Path, busy: LabkitError, *, patience: float = 0.0) -> Iterator[None]:
+    """Hold a file's lock, which names this process; raise `busy` if another has it.
 
     The kernel releases it when its process ends, on shared storage too.
     """
@@ -62,7 +60,7 @@ def locked(
                     raise busy from None
                 time.sleep(0.05)
         file.truncate(0)
-        file.write(words or f"process {os.getpid()} on {os.uname().nodename}")
+        file.write(f"process {os.getpid()} on {os.uname().nodename}")
         file.flush()
         yield
 

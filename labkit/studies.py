@@ -113,7 +113,7 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
     process uses the rig. Raises the error of the notebook, or that planned trials failed or are
     left (`TimeOver`, by the parameter `minutes`).
     """
-    from labkit.rig.lock import LOCK
+    from labkit.rig import LOCK
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{run.notebook.stem}.ipynb"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.agent import LATENCY
-from labkit.placement import RELEASES, cpu_mask, cpu_set, docker, format_cpus, parse_cpus
+from labkit.placement import RELEASES, cpu_mask, docker, format_cpus, parse_cpus
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.rig.images import LayeredImage
@@ -374,7 +374,8 @@ class Interrupts(Treatment):
     def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
         separate = "clean" in rig.hosts and not rig.shared_kernel
         for role in ("sut", "clean") if separate else ("sut",):
-            others = cpu_set(rig.cpus(role, "free")) - cpu_set(rig.cpus(role, "split"))
+            own = parse_cpus(rig.cpus(role, "split"))
+            others = {*parse_cpus(rig.cpus(role, "free"))}.difference(own)
             if level == "moved" and others:  # there may be one CPU only
                 host = rig.hosts[role]
                 paths = host.call("files", pattern="/proc/irq/[0-9]*/smp_affinity_list")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.hosts import Host, Job, Result, agent, script
-from labkit.placement import cpu_set, parse_cpus
+from labkit.placement import parse_cpus
 from labkit.runtimes import Server, base
 from labkit.tools.base import Client
 
@@ -217,10 +217,10 @@ def problems_of(load: Load, end: Mapping[str, Any]) -> list[str]:
         for fact, value in own.items()
         if value != wanted[fact]
     ]
-    if not cpu_set(end["cpus"]) <= cpu_set(load.cpus):
+    if not {*parse_cpus(end["cpus"])} <= {*parse_cpus(load.cpus)}:
         found.append(f"allowed CPUs were {end['cpus']} at its end, not {load.cpus}")
     # The agent leaves it out where the kernel does not count it.
-    elif int(end.get("migrations", 0)) and len(cpu_set(load.cpus)) == 1:
+    elif int(end.get("migrations", 0)) and len(parse_cpus(load.cpus)) == 1:
         found.append("it was on another CPU meanwhile")
     return [f"client {load.name}: {text}" for text in found]
 

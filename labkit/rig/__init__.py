@@ -1,9 +1,11 @@
 """Rigs: the hosts of an experiment, whatever they are made of."""
 
-from labkit.rig import dry, machines, virtual
-from labkit.rig.base import KINDS, Rig, auto, kind_of
+from labkit.rig import machines, virtual
+from labkit.rig.base import KINDS, LOCK, Rig, locked, opener
 from labkit.rig.virtual import clean
 
-KINDS.update({"virtual": virtual, "dry": dry, ".toml": machines})
+KINDS["virtual"] = KINDS["auto"] = (virtual.check, virtual.opened)
+KINDS["dry"] = (lambda spec: None, virtual.recorded)
+KINDS[".toml"] = (machines.check, machines.opened)
 
-__all__ = ["Rig", "auto", "clean", "kind_of"]
+__all__ = ["KINDS", "LOCK", "Rig", "clean", "locked", "opener"]

@@ -3,61 +3,75 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import Interrupted, RigError, UsageError, suggestion
+from labkit import process
+from labkit.errors import Interrupted, RigError, RigInUse, UsageError, suggestion
 from labkit.hosts import Host
 from labkit.hosts.agent import BOOT_ID
 from labkit.hosts.target import Target
 from labkit.placement import Placement
-from labkit.process import announce, ended_as_by_ctrl_c
-from labkit.rig import lock, netns
+from labkit.rig import netns
 from labkit.rig.images import LayeredImage, Say, folders
-from labkit.rig.networks import NAMES
 from labkit.runtimes import RUNTIMES
 
 #: CPUs of the two ends: the scheduler's choice, or one each.
 AFFINITIES = ("free", "split")
-#: The capability that a baseline level or a network requires; other networks: their name.
-_NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
-_NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
-#: The kinds of rigs by name, each a module with two functions; `labkit.rig` lists them.
-#: ``check(spec)`` raises an error if a specification is wrong or impossible here, and connects to
-#: nothing. ``opened(spec, added, say)`` makes the rig for the duration of a ``with`` block; the
-#: caller holds the lock.
-KINDS: dict[str, Any] = {}
+#: The lock by which two runs never share the machine. A user without root has one too, for the
+#: machines of a rig.toml.
+LOCK = Path("/run/labkit/lock") if os.geteuid() == 0 else Path.home() / ".cache/labkit/lock"
 
 
 @dataclass(frozen=True)
 class Additions:
-    """The hosts, networks and images of a study besides those of every rig; see `Rig.open`."""
+    """The hosts, networks and images of a study besides those of every rig."""
 
+    #: Networks between containers, of ``labkit.placement.NETWORKS``.
     networks: Sequence[str] = ()
+    #: Images of ``containers/`` for a second engine, of the host ``peer``.
     peer: Sequence[str] = ()
+    #: Whether the virtual rig has ``clean-peer``, for a clean baseline at ``peer``.
     clean_peer: bool = False
+    #: Roles whose traffic a further host, ``collector``, captures.
     collector: Sequence[str] = ()
+    #: Images for ``docker(storage=...)``, built where the engine lacks them.
     layers: Sequence[LayeredImage] = ()
+    #: Of ``labkit.placement.RELEASES``, each a further host with that engine and the image ``net``,
+    #: made of Debian's packages where it is missing.
     releases: Sequence[str] = ()
 
 
-def kind_of(spec: str) -> Any:
-    """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
+Opener = Callable[[str, Additions, Say], AbstractContextManager["Rig"]]
+#: Two functions for each kind of rig, by the name of its specifications; `labkit.rig` lists them.
+#: The first raises an error if a specification is wrong or impossible here, and connects to
+#: nothing. The second makes the rig for a ``with`` block; the caller holds the lock.
+KINDS: dict[str, tuple[Callable[[str], None], Opener]] = {}
+
+
+def opener(spec: str) -> Opener:
+    """Return the function that opens a rig, after a check that connects to nothing.
+
+    Raises `UsageError` if there is no such rig, `RigError` if this machine cannot have it.
+    """
     name = ".toml" if spec.endswith(".toml") else spec.partition(":")[0]
     if name not in KINDS:
         known = ("auto", "virtual", "virtual:1gbit", "dry", "the path of a rig.toml")
         raise UsageError(f"no rig called {spec!r}", remedy=suggestion(spec, known))
-    return KINDS[name]
+    check, opened = KINDS[name]
+    check(spec)
+    return opened
 
 
-def auto() -> str:
-    """Return ``"virtual"``; raise `RigError` where this machine and user cannot have it."""
-    kind_of("virtual").check("virtual")
-    return "virtual"
+def locked(patience: float = 0.0) -> AbstractContextManager[None]:
+    """Hold this machine's rig, after waiting up to `patience` seconds for it."""
+    remedy = "--wait (labkit ask, run and report) waits for it; Ctrl-C there ends it"
+    return process.locked(LOCK, RigInUse("the rig is in use", remedy=remedy), patience=patience)
 
 
 @dataclass
@@ -98,14 +112,9 @@ class Rig:
     def open(
         spec: str | Path = "virtual",
         *,
-        networks: Sequence[str] = (),
-        peer: Sequence[str] = (),
-        clean_peer: bool = False,
-        collector: Sequence[str] = (),
-        layers: Sequence[LayeredImage] = (),
-        releases: Sequence[str] = (),
         patience: float = 0.0,
-        say: Say = announce,
+        say: Say = process.announce,
+        **added: Any,
     ) -> Iterator[Rig]:
         """Open a rig for the duration of a ``with`` block.
 
@@ -115,25 +124,14 @@ class Rig:
         Parameters
         ----------
         spec : str or Path
-            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"auto"`` (the rig of this machine), the
-            path of an inventory (``rig.toml``), or ``"dry"``, which only shows plans.
-        networks : sequence of str
-            Networks between containers, of ``labkit.placement.NETWORKS``.
-        peer : sequence of str
-            Images of ``containers/`` for a second engine, of the host ``peer``.
-        clean_peer : bool
-            Whether the virtual rig has ``clean-peer``, for a clean baseline at ``peer``.
-        collector : sequence of str
-            Roles whose traffic a further host, ``collector``, captures.
-        layers : sequence of LayeredImage
-            Images for ``docker(storage=...)``, built where the engine lacks them.
-        releases : sequence of str
-            Of `labkit.placement.RELEASES`, each a further host with that engine and the image
-            ``net``, made of Debian's packages where it is missing.
+            ``"virtual"`` or ``"auto"`` (this machine), ``"virtual:1gbit"`` (any rate), the path of
+            an inventory (``rig.toml``), or ``"dry"``, which only shows plans.
         patience : float
             Seconds to wait for another process that uses this machine's rig.
         say : callable
             Receives a line before each step that takes seconds.
+        **added
+            The fields of `labkit.rig.base.Additions`.
 
         Raises
         ------
@@ -142,19 +140,16 @@ class Rig:
         RigError
             The rig is in use, or this machine cannot have it.
         """
-        for what, given, known in (("network", networks, NAMES), ("image", peer, folders())):
-            for name in given:
-                if name not in known:
-                    raise UsageError(f"unknown {what} {name!r}", remedy=suggestion(name, known))
-        added = Additions(networks, peer, clean_peer, collector, layers, releases)
-        name = auto() if str(spec) == "auto" else str(spec)
-        kind = kind_of(name)
-        kind.check(name)
+        asked = Additions(**added)
+        for name in {*asked.peer} - {*folders()}:
+            raise UsageError(f"unknown image {name!r}", remedy=suggestion(name, folders()))
+        name = "virtual" if str(spec) == "auto" else str(spec)
+        opened = opener(name)
         try:
             with (
-                ended_as_by_ctrl_c(),
-                lock.locked(patience) if name != "dry" else nullcontext(),
-                kind.opened(name, added, say) as rig,
+                process.ended_as_by_ctrl_c(),
+                locked(patience) if name != "dry" else nullcontext(),
+                opened(name, asked, say) as rig,
             ):
                 yield rig
         except KeyboardInterrupt as error:
@@ -167,18 +162,17 @@ class Rig:
         as ``peer``; a clean baseline goes to ``clean-peer`` then, where the rig has it.
         """
         reason, clean = self.infeasible(placement), placement.baseline_level == "clean"
-        if self.kind == "dry" and not reason:
-            reason = "a dry rig shows plans and runs nothing; open another one, such as virtual"
         role = at or ("clean" if clean else placement.release or "sut")
         if clean and at == "peer" and "clean-peer" in self.targets:
             role = "clean-peer"
         target = self.targets.get(role)
-        if at and target is None:
-            reason = f"the rig was opened without a host {at!r}"
-        elif at and target and not target.engine:
+        if target is None:
+            reason = reason or f"the rig was opened without a host {role!r}"
+        elif at and not target.engine and (clean or placement.runtime != "bare"):
             # Any host without an engine is clean; the verification checks that it has no rules.
-            no_engine = None if placement.runtime == "bare" else f"{at} has no engine"
-            reason = None if clean else no_engine or reason
+            reason = None if clean else f"{at} has no engine"
+        if self.kind == "dry":
+            reason = reason or "a dry rig shows plans and runs nothing; open another one"
         if reason or target is None:
             where = f"on {at}" if at else "here"
             raise RigError(f"{placement.label} is not possible {where}", why=reason or "")
@@ -193,42 +187,33 @@ class Rig:
             return "a release of Docker has the networks host, bridge and nat"
         if placement.release and placement.release not in self.targets:
             return f"the rig has no Docker of {placement.release}: only a virtual one makes it"
-        docker, level = placement.runtime == "docker", placement.baseline_level or placement.network
-        needs = {
-            # Everything but a clean baseline runs under an engine's rules, which are verified.
-            "rules": level != "clean",
-            "docker": docker,
-            f"runtime:{placement.runtime}": True,
-            _NEEDS.get(level, f"network:{level}"): True,
-            f"storage:{placement.storage}": True,
-            "realtime": placement.limits.fifo,
-            "network:nat": level == "nat" and not docker,
-        }
-        lacking = [name for name, needed in needs.items() if needed and name in self.missing]
-        return self.missing[lacking[0]] if lacking else None
+        level = placement.baseline_level or placement.network
+        needs = [f"runtime:{placement.runtime}", f"storage:{placement.storage}"]
+        # Everything but a clean baseline runs under an engine's rules, which are verified.
+        needs += ["clean-host" if level == "clean" else "rules"]
+        needs += ["realtime"] if placement.limits.fifo else []
+        # Docker publishes ports by itself.
+        own = (level, placement.runtime) == ("nat", "docker")
+        needs += [] if own else [f"network:{level}"]
+        return next((self.missing[name] for name in needs if name in self.missing), None)
 
     def cpus(self, role: str, affinity: str) -> str:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""
         free = "all" if self.shared_kernel else f"all.{role}"
         return self.cpu_map[free if affinity == "free" else role]
 
-    def owns(self, address: str) -> bool:
-        """Tell whether an address belongs to a host or a network of this rig."""
+    def check_target(self, address: str) -> None:
+        """Raise `UsageError` unless a host or a network of this rig has the address."""
         subnets: list[str] = []
         for target in self.targets.values():
             subnets += [*target.addresses, *(one.subnet for one in target.networks.values())]
-        try:
+        with suppress(ValueError):
             wanted = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        return any(wanted in ipaddress.ip_network(text) for text in subnets)
-
-    def check_target(self, address: str) -> None:
-        """Raise `UsageError` unless load may be sent to the address."""
-        if not self.owns(address):
-            what, where = f"no load is sent to {address!r}", f"rig {self.name}"
-            why, remedy = "no host of the rig has it", "use the address of a server that it placed"
-            raise UsageError(what, where=where, why=why, remedy=remedy)
+            if any(wanted in ipaddress.ip_network(text) for text in subnets):
+                return
+        what, where = f"no load is sent to {address!r}", f"rig {self.name}"
+        why, remedy = "no host of the rig has it", "use the address of a server that it placed"
+        raise UsageError(what, where=where, why=why, remedy=remedy)
 
     def mirror(self) -> AbstractContextManager[None]:
         """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""

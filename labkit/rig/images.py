@@ -1,9 +1,8 @@
 """Images of ``containers/`` and of generated layers, and the storages of containers.
 
-Images are built, unpacked as root file systems, and sent to other engines. Generated layers are the
-same, byte for byte, on every machine, and images share those that they have in common: an engine
-builds a layer from a tar archive, whose times it keeps. Storages are the engine's own driver, a
-mount at ``/data``, or a union mounted there, all on one disk of one engine.
+Generated layers are the same, byte for byte, on every machine: an engine builds one from a tar
+archive, whose times it keeps. Storages are the engine's own driver, a mount at ``/data``, or a
+union mounted there, all on one disk of one engine.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ from uuid import uuid4
 from labkit.hosts import Host, LocalHost, script
 from labkit.hosts.target import Image, Storage, Target
 from labkit.paths import project
-from labkit.placement import DRIVER, STORAGES, UNIONS
-from labkit.rig import engine
+from labkit.placement import DRIVER, RELEASES, STORAGES, UNIONS
+from labkit.rig import netns
 
 BASE = "debian:bookworm-slim"
 Say = Callable[[str], None]
@@ -60,33 +60,36 @@ def _unpacked(store: str, folder: Path) -> Path:
 
 def ensure_images(local: LocalHost, say: Say) -> dict[str, Image]:
     """Return every image of ``containers/`` on this machine, building those that are missing."""
-    records = {f: _unpacked(str(engine.IMAGES), f) / "image.json" for f in folders().values()}
+    records = {f: _unpacked(str(netns.IMAGES), f) / "image.json" for f in folders().values()}
     if missing := [folder for folder, record in records.items() if not record.is_file()]:
         say("building images (the first time takes about a minute)")
-        with engine.building_daemon(local) as socket:
+        with netns.building_daemon(local) as socket:
             for folder in missing:
-                ensure_image(local, socket, folder, str(engine.IMAGES), "/labkit")
+                ensure_image(local, socket, folder, str(netns.IMAGES), "/labkit")
     return {f.name: Image(**json.loads(record.read_text())) for f, record in records.items()}
 
 
 def ensure_image(host: Host, socket: str, folder: Path, store: str, parent: str) -> Image:
-    """Return an image of an engine, built, and unpacked below `store`, where that is missing.
-
-    `parent` is the control group of the build.
-    """
-    reference, place = tag(folder), _unpacked(store, folder)
-    if not engine.digests(host, socket, [reference]):
+    """Return an image of an engine, built, and unpacked below `store`, where that is missing."""
+    reference, place, env = tag(folder), _unpacked(store, folder), {"DOCKER_HOST": socket}
+    if not digest_of(host, socket, reference):
         ensure_base(host, socket)
         build(host, socket, reference, folder, parent=parent)
-    digests = engine.digests(host, socket, [reference], check=True)
-    image = Image(folder.name, reference, digests[reference], f"{place}/rootfs")
+    digest = digest_of(host, socket, reference)
+    image = Image(folder.name, reference, digest, f"{place}/rootfs")
     record = json.dumps(image.__dict__)
     if host.run("cat", f"{place}/image.json", check=False).stdout != record:
-        env = {"DOCKER_HOST": socket}
         host.run(*script(_UNPACK, str(place), reference, record), env=env, timeout=600)
     return image
 
 
+# As in the registry's image: a crash loses what is built again, so no file waits for the disk.
+_MAKE_BASE = """
+archive=$(mktemp --suffix=.tar)
+trap 'rm -f "$archive"' EXIT
+mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io bookworm "$archive" &&
+    docker import "$archive" "$1" || docker pull "$1"
+"""
 # The directory gets its name last, so that an unfinished one is never used.
 _UNPACK = """
 rm -rf "$1" "$1.new" && mkdir -p "$1.new/rootfs"
@@ -95,6 +98,41 @@ docker export "$id" | tar -x -C "$1.new/rootfs" && docker rm "$id" >/dev/null
 printf %s "$3" >"$1.new/image.json"
 sync -f "$1.new" && mv "$1.new" "$1"
 """
+
+
+def ensure_base(host: Host, socket: str) -> None:
+    """Make the base image where an engine lacks it, or pull it."""
+    if not digest_of(host, socket, BASE):
+        env = {"DOCKER_HOST": socket}
+        made = host.run(*script(_MAKE_BASE, BASE), env=env, timeout=900, check=False)
+        made.check("install mmdebstrap, or give the engine a registry it can reach")
+
+
+# The release file of sid may have expired.
+_MAKE_RELEASE = """
+mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include=docker.io,iptables \
+    --aptopt='Acquire::Check-Valid-Until "false"' "$1" "$2.new" && mv "$2.new" "$2"
+"""
+
+
+def ensure_release(local: LocalHost, name: str) -> str:
+    """Make the root file system of a release where it is missing; return its distribution."""
+    root = netns.ROOTS / name
+    if not root.is_dir():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(f"{root}.new", ignore_errors=True)
+        make = script(_MAKE_RELEASE, RELEASES[name], str(root))
+        made = local.run(*make, timeout=900, check=False)
+        made.check("install mmdebstrap, and see that Debian's packages can be reached")
+    lines = (line.partition("=") for line in (root / "etc/os-release").read_text().splitlines())
+    return {key: value.strip('"') for key, _, value in lines}["PRETTY_NAME"]
+
+
+def digest_of(host: Host, socket: str, reference: str) -> str:
+    """Return an engine's identifier of an image; "" if it lacks the image."""
+    argv = ("docker", "image", "inspect", "--format", "{{.Id}}", reference)
+    result = host.run(*argv, env={"DOCKER_HOST": socket}, check=False)
+    return result.stdout.strip() if result.status == 0 else ""
 
 
 def build(host: Host, socket: str, reference: str, folder: Path, *, parent: str) -> None:
@@ -137,23 +175,6 @@ def send(source: str, host: Host, socket: str, references: Sequence[str], say: S
         say(f"{len(references)} images ({size} MiB) go to {host.name}")
         with sent(host, archive.name) as remote:
             host.run("docker", "--host", socket, "load", "--input", remote, timeout=1800)
-
-
-# As in the registry's image: a crash loses what is built again, so no file waits for the disk.
-_BASE = """
-archive=$(mktemp --suffix=.tar)
-trap 'rm -f "$archive"' EXIT
-mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io bookworm "$archive" &&
-    docker import "$archive" "$1" || docker pull "$1"
-"""
-
-
-def ensure_base(host: Host, socket: str) -> None:
-    """Make the base image where an engine lacks it, or pull it."""
-    if not engine.digests(host, socket, [BASE]):
-        env = {"DOCKER_HOST": socket}
-        made = host.run(*script(_BASE, BASE), env=env, timeout=900, check=False)
-        made.check("install mmdebstrap, or give the engine a registry it can reach")
 
 
 @dataclass(frozen=True)
@@ -211,7 +232,7 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
     host, socket, base = target.host, str(target.engine), target.images[LAYERS_BASE]
     content = f"{_FORMAT} {base.digest} {[*map(dict, image.layers)]}"
     reference = f"labkit/layers:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    if not engine.digests(host, socket, [reference]):
+    if not digest_of(host, socket, reference):
         with tempfile.TemporaryDirectory() as folder:
             lines = [f"FROM {base.reference}"]
             for number, layer in enumerate(image.layers, start=1):
@@ -219,8 +240,7 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
                 lines.append(f"ADD {number}.tar /")
             Path(folder, "Dockerfile").write_text("\n".join(lines))
             build(host, socket, reference, Path(folder), parent=target.cgroup_parent)
-    digests = engine.digests(host, socket, [reference], check=True)
-    return Image(image.name, reference, digests[reference], "")
+    return Image(image.name, reference, digest_of(host, socket, reference), "")
 
 
 def with_layers(target: Target, wanted: Sequence[LayeredImage], say: Say) -> Target:
@@ -238,17 +258,13 @@ _WHY = {
 }
 
 
-def find_storages(
-    host: Host, socket: str | None, disk: str
-) -> tuple[dict[str, Storage], dict[str, str]]:
+def find_storages(host: Host, socket: str, disk: str) -> tuple[dict[str, Storage], dict[str, str]]:
     """Return the storages of a host, and those that it lacks as capabilities with the reason.
 
     `disk` is the directory of everything but the engine's own data: on another disk, a mount would
     differ from the engine's driver by the disk.
     """
-    facts = socket and host.call("facts", engine=socket, directory=disk, timeout=120)
-    if not facts or not facts["stable"]["engine"]:
-        return {}, dict.fromkeys([f"storage:{name}" for name in STORAGES], "no engine answers")
+    facts = host.call("facts", engine=socket, directory=disk, timeout=120)
     driver, (own, other) = facts["stable"]["engine"]["Driver"], facts["stable"]["storage"].values()
     reasons = {name: why for name, why in _WHY.items() if name not in facts["volatile"]["unions"]}
     if driver != DRIVER:

@@ -1,41 +1,44 @@
-"""The hosts of the virtual rig: network namespaces on a switch, each with an SSH server.
+"""The hosts of the virtual rig: namespaces on a switch, with SSH servers and Docker daemons.
 
-A link may have a rate: a token bucket (tbf) at each end, for what leaves by it, since a link is
-full duplex. A token bucket is not a wire. A frame that finds tokens passes at once: no
-serialisation delay is added. Only what exceeds the rate waits, or is dropped when 10 ms of frames
-wait already. A capture at the switch sees a frame after its sender's bucket and before the bucket
-of the port that it leaves by.
+A link may have a rate: a token bucket (tbf) at each end, for what leaves by it. That is no wire: a
+frame that finds tokens passes at once, and only what exceeds the rate waits, or is dropped when 10
+ms of frames wait already. A capture at the switch sees a frame between the two buckets.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from labkit.errors import UsageError
-from labkit.hosts import LocalHost, SshHost, script, start_job
+from labkit.errors import RigError, UsageError
+from labkit.hosts import Job, LocalHost, SshHost, script, start_job
 from labkit.placement import RELEASES
-from labkit.rig.lock import RUN
+from labkit.rig import networks
 
 PREFIX = "labkit-"
 SWITCH = PREFIX + "switch"
-DIRECTORY = RUN / "virtual"
-#: Label of the hosts' SSH servers, and of the machine's settings.
-LABEL = "labkit-rig"
+#: The folder of what ends with the rig (keys, sockets, jobs), and those of what is kept: the data
+#: of the first daemon, images, and data of storages and of other daemons.
+DIRECTORY, KEEP = Path("/run/labkit/virtual"), Path("/var/lib/labkit")
+DATA_ROOT, IMAGES, STORAGES = KEEP / "docker", KEEP / "images", KEEP / "storage"
+#: Root file systems of the releases of an engine.
+ROOTS = KEEP / "releases"
+#: Labels of the hosts' SSH servers and the machine's settings, and of the daemons.
+LABEL, ENGINE = PREFIX + "rig", PREFIX + "engine"
 #: The range for benchmarking (RFC 2544), which all addresses of the lab are from.
 LAB = "198.18.0.0/15"
 #: The route that keeps packets to the lab on this machine. Its protocol number tells it from one of
 #: the owner's; it is put before any other.
 UNREACHABLE = f"unreachable {LAB} proto 198"
 PEER, CLEAN_PEER, COLLECTOR = "peer", "clean-peer", "collector"
-#: The addresses of each host's interfaces in the lab, with 24 bits of prefix. The containers'
-#: layer-2 network has another subnet, so that routes stay unique; the system under test has a
-#: second port for it, on the containers' bridge. The last three take part only while a study needs
-#: them: a second host with an engine, for clients in containers and networks between engines; one
-#: that captures packets; and a second one without an engine, for a clean baseline on two hosts.
+#: The addresses of each host's interfaces in the lab, with 24 bits of prefix. The second port of
+#: the system under test is on the bridge of the containers' layer-2 network, which has a subnet of
+#: its own. The last three take part only while a study needs them: a second host with an engine,
+#: one that captures packets, and a second one without an engine.
 PORTS: dict[str, dict[str, tuple[str, ...]]] = {
     "generator": {"lab0": ("198.18.0.2", "198.18.1.2")},
     "sut": {"lab0": ("198.18.0.3",), "lab1": ()},
@@ -46,6 +49,13 @@ PORTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 # Each release of an engine has a host like the system under test.
 PORTS |= {name: {"lab0": (f"198.18.0.{at}",), "lab1": ()} for at, name in enumerate(RELEASES, 8)}
+#: The options of each daemon. Engines have addresses of their own, since Docker's defaults are
+#: private networks that the machine may be in. The last one builds images.
+_DAEMONS = {
+    "sut": ("--bip=198.19.0.1/24", "--default-address-pool=base=198.19.0.0/16,size=24"),
+    PEER: ("--bip=198.19.128.1/24", "--default-address-pool=base=198.19.128.0/17,size=24"),
+    "build": ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"),
+}
 
 
 def address(role: str) -> str:
@@ -78,9 +88,8 @@ def all_cpus() -> str:
     return Path("/sys/devices/system/cpu/online").read_text().strip()
 
 
-# IPv6's neighbour and router messages would be traffic that nobody asked for. Some kernels have
-# none. An interface answers only for its own addresses: otherwise a host with two ports answers on
-# both, and packets for its first port may arrive through the containers' bridge on the second. A
+# IPv6 would send messages that nobody asked for; some kernels have none. An interface answers only
+# for its own addresses: otherwise packets for a host's first port may arrive at its second. A
 # connection begins with nothing that an earlier one learned of the path.
 _NAMESPACE = """netns add {name}
 netns exec {name} sysctl -qew net.ipv6.conf.all.disable_ipv6=1 \
@@ -132,15 +141,11 @@ def build(local: LocalHost, rate: int = 0) -> None:
 
 def bits_per_second(spec: str) -> int:
     """Return the rate of the links of a rig such as ``virtual:1gbit``; 0 for none."""
-    _, colon, rate = spec.partition(":")
-    match = re.fullmatch(r"([1-9]\d*)(kbit|mbit|gbit)", rate)
-    if colon and not match:
-        raise UsageError(
-            f"invalid rate of virtual links: {rate!r}",
-            remedy='a whole number with kbit, mbit or gbit, such as "virtual:1gbit"',
-        )
-    units = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-    return int(match[1]) * units[match[2]] if match else 0
+    match = re.fullmatch(r"[a-z]+(?::([1-9]\d*)([kmg])bit)?", spec)
+    if not match:
+        remedy = 'a whole number with kbit, mbit or gbit, such as "virtual:1gbit"'
+        raise UsageError(f"invalid rate of virtual links: {spec!r}", remedy=remedy)
+    return int(match[1] or 0) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2] or ""]
 
 
 def unhook_switch(local: LocalHost) -> None:
@@ -162,12 +167,12 @@ def mirrored(roles: Sequence[str]) -> Iterator[None]:
         for way in ("ingress", "egress"):
             on += f"filter add dev {end} {way} protocol all u32 match u32 0 0 "
             on += f"action mirred egress mirror dev {plug(COLLECTOR)}\n"
+    off = "".join(f"qdisc del dev {end} clsact\n" for end in plugs)
     tc = ("nsenter", f"--net=/run/netns/{SWITCH}", "tc", "-force", "-batch", "-")
     try:
         LocalHost().run(*tc, input=on)
         yield
     finally:
-        off = "".join(f"qdisc del dev {end} clsact\n" for end in plugs)
         LocalHost().run(*tc, input=off, check=False)
 
 
@@ -186,8 +191,8 @@ def inside(role: str) -> list[str]:
     The command inherits neither control groups nor CPUs of the process that opens the rig. It is
     not ``ip netns exec``, which hides the control groups from an engine.
     """
-    enter = ["nsenter", f"--net={namespace(role)}"]
-    return [*script(_TO_ROOT_GROUP), "taskset", "-c", all_cpus(), *enter]
+    enter = ["taskset", "-c", all_cpus(), "nsenter", f"--net={namespace(role)}"]
+    return [*script(_TO_ROOT_GROUP), *enter]
 
 
 def make_keys(local: LocalHost) -> None:
@@ -210,6 +215,62 @@ def connect(role: str) -> SshHost:
     argv += ["-oSetEnv=SHLVL=1"]
     job = start_job(LocalHost(), argv, directory=str(DIRECTORY / "sshd" / role), label=LABEL)
     job.await_output("Server listening").check("labkit clean, then try again")
-    known = DIRECTORY / "known_hosts"
-    where = namespace(role)
-    return SshHost(role, address(role), key=DIRECTORY / "key", known_hosts=known, namespace=where)
+    key, known = DIRECTORY / "key", DIRECTORY / "known_hosts"
+    return SshHost(role, address(role), key=key, known_hosts=known, namespace=namespace(role))
+
+
+def socket_of(name: str) -> str:
+    """Return the socket of a daemon of the rig, as ``DOCKER_HOST`` expects it."""
+    return f"unix://{DIRECTORY}/{name}.sock"
+
+
+SOCKET, PEER_SOCKET = socket_of("sut"), socket_of(PEER)
+
+
+@contextmanager
+def building_daemon(local: LocalHost) -> Iterator[str]:
+    """Run a daemon outside the lab, which cannot reach the packages that a build needs.
+
+    It shares the images of the sut's. Yields its socket.
+    """
+    try:
+        start_daemon(local, "build")
+        yield socket_of("build")
+    finally:
+        Job(local, f"{DIRECTORY}/build-daemon").stop(grace=10.0)
+
+
+# The root of a daemon must be a mount point; the lab's own folders have the same paths in it.
+_ENTER = """
+cd "$1" && shift && mount --bind . . && cd "$PWD"
+for place in proc sys dev run/labkit var/lib/labkit; do
+    mkdir -p $place && mount --rbind /$place $place
+done
+mkdir -p old && pivot_root . old && umount --lazy /old && exec "$@"
+"""
+
+
+def start_daemon(local: LocalHost, name: str) -> None:
+    """Start a Docker daemon, of the role of a host or to build images; it answers then."""
+    data_root = DATA_ROOT if name in ("sut", "build") else STORAGES / name
+    enter = inside(name) if name in PORTS else ["taskset", "-c", all_cpus()]
+    if name in RELEASES:
+        enter += ["unshare", "--mount", "--propagation=private", *script(_ENTER, str(ROOTS / name))]
+    # A daemon that was killed restores its networks and containers.
+    for folder in ("network", "swarm"):
+        shutil.rmtree(data_root / folder, ignore_errors=True)
+    files, folder = DIRECTORY / name, f"{DIRECTORY}/{name}-daemon"
+    argv = [*enter, "dockerd", "--data-root", str(data_root), "--exec-root", str(files)]
+    argv += ["--host", socket_of(name), "--pidfile", f"{files}.pid"]
+    argv += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
+    # Otherwise a process, not address translation, would relay what one container sends to a port
+    # that its own host publishes for another.
+    argv += ["--userland-proxy=false", *_DAEMONS.get(name, _DAEMONS["sut"])]
+    job = start_job(local, argv, directory=folder, label=ENGINE)
+    ready = script("until docker info >/dev/null 2>&1; do sleep 0.05; done")
+    env = {"DOCKER_HOST": socket_of(name)}
+    if local.run(*ready, env=env, timeout=60, check=False).status != 0:
+        why = job.stderr()[-1200:] or "it printed nothing"
+        remedy = "labkit doctor says what it needs; labkit clean, then try again"
+        raise RigError("the Docker daemon does not answer", why=why, remedy=remedy)
+    networks.remove_containers(local, socket_of(name))

@@ -17,19 +17,20 @@ from typing import Any
 from labkit.errors import RigError
 from labkit.hosts import Host, script, start_job, stop_labelled
 from labkit.hosts.target import Network, Target
+from labkit.placement import RELEASES
 
 #: Label of the networks on an engine, and of the routers of Weave Net.
 LABEL, ROUTER = "labkit=network", "labkit-weave"
 #: Offset of the peer's addresses, so that the two hosts never assign the same one.
 APART = 96
-#: The address at which a router of Weave Net answers questions, on its own host only.
-ROUTER_STATUS = "127.0.0.1:6784"
-#: Where Docker looks for plugins.
-PLUGINS = "/run/docker/plugins"
+#: Where a router of Weave Net answers questions, on its own host only, and Docker finds plugins.
+ROUTER_STATUS, PLUGINS = "127.0.0.1:6784", "/run/docker/plugins"
 #: The Swarm's own networks.
 _POOL = ("--default-addr-pool", "198.19.64.0/18", "--default-addr-pool-mask-length", "24")
 
-#: Names on a host, by network; those of Weave Net are its own.
+#: Names on a host of the bridge with one of its interfaces, and of the networks that studies ask
+#: for; those of Weave Net are its own.
+_BRIDGE: dict[str, Any] = {"engine": "labkit-layer2", "bridge": "labbr0"}
 NAMES: dict[str, dict[str, Any]] = {
     "macvlan": {"engine": "labkit-macvlan"},
     "nat": {"bridge": "labnat0"},
@@ -38,14 +39,15 @@ NAMES: dict[str, dict[str, Any]] = {
 }
 
 
-def named(name: str, subnet: str, first: str) -> Network:
+def named(name: str, subnet: str, first: str, **more: Any) -> Network:
     """Return a network with labkit's names for it and a rig's addresses."""
-    gateway = str(ipaddress.ip_network(subnet)[1]) if name == "nat" else ""
-    return Network(name, subnet, first, gateway, **NAMES[name])
+    gateway = str(ipaddress.ip_network(subnet)[1]) if name in ("bridge", "nat") else ""
+    return Network(name, subnet, first, gateway, **NAMES.get(name, _BRIDGE), **more)
 
 
 #: Networks of the virtual rig; macvlan shares the hosts' subnet.
 VIRTUAL = {
+    "bridge": named("bridge", "198.18.1.0/24", "198.18.1.10", port="lab1"),
     "macvlan": named("macvlan", "198.18.0.0/24", "198.18.0.32"),
     "nat": named("nat", "198.18.3.0/24", "198.18.3.10"),
     "overlay": named("overlay", "198.18.5.0/24", "198.18.5.10"),
@@ -54,38 +56,52 @@ VIRTUAL = {
 
 
 def create(targets: Mapping[str, Target], networks: Sequence[Network]) -> dict[str, Target]:
-    """Create networks on every host with an engine, and return the targets that have them."""
+    """Create networks on the hosts with an engine, and return the targets that have them.
+
+    The bridge is on the sut and its releases, the others are on the sut and the peer.
+    """
     made = dict(targets)
+    every = {role: target for role, target in targets.items() if target.engine}
     for network in networks:
-        engines = {role: target for role, target in made.items() if target.engine}
-        if network.name == "macvlan":
-            for target in engines.values():
-                parent = f"parent={target.interfaces[0]}"
-                _create(target, network, "--driver", "macvlan", "--opt", parent)
-        elif network.name == "nat":
-            arguments = (network.bridge, f"{network.gateway}/{network.prefix}", network.subnet)
-            for target in engines.values():
-                target.host.run(*script(_NAT, *arguments))
-        elif network.name == "overlay":
+        without = ["peer"] if network.name == "bridge" else RELEASES
+        engines = {role: target for role, target in every.items() if role not in without}
+        if network.name == "overlay":
             _overlay([*engines.values()], network)
-        else:
+        elif network.name == "weave":
             _weave(engines, network)
         for role, target in engines.items():
+            near, own = target.interfaces[0], dict[str, Any]()
             others = tuple(one.address for one in engines.values() if one is not target)
-            own: dict[str, dict[str, Any]] = {
-                "macvlan": {"parent": target.interfaces[0]},
+            if network.name == "bridge":
+                options = _bridge(network.bridge, enable_ip_masquerade="false")
+                gateway = of_host(network, role).gateway
+                _create(target, network, *options, f"--gateway={gateway}")
+                join = ("master", network.bridge, "up")
+                target.host.run("ip", "link", "set", network.port, *join)
+            elif network.name == "macvlan":
+                _create(target, network, "--driver", "macvlan", "--opt", f"parent={near}")
+                own = {"parent": near}
+            elif network.name == "nat":
+                gateway = f"{network.gateway}/{network.prefix}"
+                target.host.run(*script(_NAT, network.bridge, gateway, network.subnet))
+            elif network.name == "overlay":
                 # The server's end learns of others with their first container.
-                "overlay": {
-                    "remotes": () if role == "sut" else others,
-                    "sandboxes": target.sandboxes,
-                },
-                "weave": {"remotes": others, "router": ROUTER_STATUS},
-            }
-            # Placements on a peer have other addresses.
-            first = network.address(APART) if role == "peer" else network.first
-            added = {network.name: replace(network, first=first, **own.get(network.name, {}))}
-            made[role] = replace(target, networks={**target.networks, **added})
+                remotes = () if role == "sut" else others
+                own = {"remotes": remotes, "sandboxes": target.sandboxes}
+            else:
+                own = {"remotes": others, "router": ROUTER_STATUS}
+            added = {network.name: replace(of_host(network, role), **own)}
+            made[role] = replace(made[role], networks={**made[role].networks, **added})
     return made
+
+
+def of_host(network: Network, role: str) -> Network:
+    """Return a network with the addresses that it has on a host."""
+    if network.name != "bridge":
+        return replace(network, first=network.address(APART if role == "peer" else 0))
+    place = 30 * ["sut", *RELEASES].index(role)
+    gateway = str(ipaddress.ip_address(network.gateway) + place)
+    return replace(network, first=network.address(place), gateway=gateway)
 
 
 def _docker(target: Target, *argv: str) -> str:
@@ -98,6 +114,12 @@ def _create(target: Target, network: Network, *options: str) -> None:
     _docker(target, "network", "create", *options, network.engine)
 
 
+def _bridge(name: str, **settings: str) -> list[str]:
+    """Return the options of Docker's own kind of network, a bridge."""
+    named = {"name": name, **settings}
+    return [f"--opt=com.docker.network.bridge.{key}={of}" for key, of in named.items()]
+
+
 # A bridge with address translation for engines that publish no ports; each placement adds its own
 # rules to these. Docker's policy is to forward nothing.
 _NAT = """
@@ -108,14 +130,13 @@ iptables -w -I FORWARD -i "$1" -j ACCEPT && iptables -w -I FORWARD -o "$1" -j AC
 
 
 #: The bridge for traffic that leaves a Swarm's containers. An engine makes it some time after it
-#: has entered a Swarm, with rules that would change within a trial, and keeps it. Made before, with
-#: the options that the engine gives it, it tells by its label that labkit entered the Swarm.
+#: entered, with rules that would change within a trial. Made before, with the same options, it
+#: tells by its label that labkit entered the Swarm.
 SWARM_BRIDGE = "docker_gwbridge"
 
 
 def _enter_swarm(target: Target, *argv: str) -> None:
-    settings = {"name": SWARM_BRIDGE, "enable_icc": "false", "enable_ip_masquerade": "true"}
-    options = [f"--opt=com.docker.network.bridge.{key}={of}" for key, of in settings.items()]
+    options = _bridge(SWARM_BRIDGE, enable_icc="false", enable_ip_masquerade="true")
     _docker(target, "network", "create", "--label", LABEL, *options, SWARM_BRIDGE)
     _docker(target, "swarm", *argv)
 
@@ -135,18 +156,15 @@ def _overlay(engines: Sequence[Target], network: Network) -> None:
 def _weave(engines: Mapping[str, Target], network: Network) -> None:
     """A router of Weave Net on each host with an engine, connected, and a network of its plugin.
 
-    An engine looks for plugins where those of the whole machine are, so that on hosts of one
-    machine the driver is named after the host. Containers are on the bridge ``weave`` and leave it
-    by ``vethwe-bridge`` to the router, which carries packets itself (sleeve) or has the kernel do
-    it (fastdp, where that has Open vSwitch); verification reads which. It excludes a Swarm.
+    Hosts of one machine share the place of plugins, so that the driver is named after the host. A
+    router carries packets itself (sleeve), or has Open vSwitch do it (fastdp). It excludes a Swarm.
     """
     addresses = [target.address for target in engines.values()]
     for number, (role, target) in enumerate(engines.items()):
-        if target.host.run("ip", "link", "show", "weave", check=False).status == 0:
+        host, folder = target.host, _router_folder(target)
+        if host.run("ip", "link", "show", "weave", check=False).status == 0:
             # Taking labkit's down would take the owner's down with it.
-            where = f"host {target.host.name}"
-            raise RigError("a router of Weave Net is here already", where=where)
-        folder = _router_folder(target)
+            raise RigError("a router of Weave Net is here already", where=f"host {host.name}")
         # Hosts of one machine would give themselves the same name; 1376 is Weave's own default MTU.
         argv = ["env", "CHECKPOINT_DISABLE=1", "weaver", f"--name=02:00:00:00:00:{number + 1:02x}"]
         argv += [f"--nickname={role}", f"--host={target.address}", "--port=6783", "--mtu=1376"]
@@ -154,8 +172,8 @@ def _weave(engines: Mapping[str, Target], network: Network) -> None:
         argv += [f"--db-prefix={folder}/db", f"--ipalloc-range={network.subnet}"]
         argv += [f"--ipalloc-init=consensus={len(engines)}", f"--docker-api={target.engine}"]
         argv += ["--plugin", "--plugin-socket=", f"--plugin-mesh-socket={_plugin(role)}"]
-        target.host.run("mkdir", "-p", PLUGINS)
-        start_job(target.host, [*argv, *addresses[:number]], directory=folder, label=ROUTER)
+        host.run("mkdir", "-p", PLUGINS)
+        start_job(host, [*argv, *addresses[:number]], directory=folder, label=ROUTER)
     for role, target in engines.items():
         # Both ends must say so: containers that are made before would have no way to the other.
         others = len(engines) - 1
@@ -170,6 +188,16 @@ def _router_folder(target: Target) -> str:
 
 def _plugin(role: str) -> str:
     return f"{PLUGINS}/labkit-weave-{role}.sock"
+
+
+def remove_containers(host: Host, socket: str) -> list[str]:
+    """Remove labkit's containers of an engine, and return their identifiers."""
+    env = {"DOCKER_HOST": socket}
+    argv = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
+    containers = host.run(*argv, env=env).stdout.split()
+    if containers:
+        host.run("docker", "rm", "--force", "--volumes", *containers, env=env)
+    return containers
 
 
 def remove(target: Target) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,25 +33,11 @@ def _cpus(value: str) -> str:
     return value
 
 
-def _address(value: str) -> str:
-    address = IPv4Address(value)
-    if address.is_loopback or address.is_multicast or address.is_unspecified:
-        raise ValueError("no other host can send to this address")
-    return str(address)
-
-
-def _inside(value: IPv4Interface) -> IPv4Interface:
-    if value.ip in (value.network[0], value.network[-1]):
-        raise ValueError("not the address of a host with its prefix length")
-    return value
-
-
-Text = Annotated[str, Field(pattern=r"^[^\s\x00-][^\s\x00]*$")]
-LocalPath = Annotated[str, Field(pattern=r"^[^\x00\n]+$"), AfterValidator(_path)]
-Interface = Annotated[str, Field(pattern=r"^[^\s/]{1,15}$")]
+Text = Annotated[str, Field(pattern=r"^[^\s\x00]+$")]
+LocalPath = Annotated[str, AfterValidator(_path)]
 Directory = Annotated[str, Field(pattern=r"^(/(\w|[+@-])[\w.+@-]*)+$")]
-FirstAddress = Annotated[IPv4Interface, pydantic.Strict(False), AfterValidator(_inside)]
-Addresses = list[Annotated[str, AfterValidator(_address)]]
+FirstAddress = Annotated[IPv4Interface, pydantic.Strict(False)]
+Addresses = list[Annotated[str, AfterValidator(lambda value: str(IPv4Address(value)))]]
 Between = Literal["macvlan", "nat", "overlay", "weave"]
 
 
@@ -70,24 +55,22 @@ class Machine(_Table):
     known_hosts: LocalPath | None = None
     sudo: bool = False
     addresses: Annotated[Addresses, Field(min_length=1)]
-    interfaces: Annotated[list[Interface], Field(min_length=1)]
+    interfaces: Annotated[list[Text], Field(min_length=1)]
     cpus: Annotated[str, Field(min_length=1), AfterValidator(_cpus)]
     scratch: Directory = "/var/lib/labkit/inventory"
 
     @property
-    def socket(self) -> str | None:
-        """The socket of its Docker Engine, None where labkit uses none."""
-        engine = getattr(self, "engine", "none")
-        return None if engine == "none" else str(engine)
+    def socket(self) -> str:
+        """The socket of its Docker Engine, "" for a host without one."""
+        return str(getattr(self, "engine", ""))
 
     @property
     def layer2(self) -> Network | None:
         """The network of docker("bridge"), where the file describes one."""
-        first, port = getattr(self, "bridge_address", None), getattr(self, "bridge_port", "")
-        if first is None:
+        first, port = getattr(self, "bridge_address", None), getattr(self, "bridge_port", None)
+        if not first or not port:
             return None
-        own = Network("bridge", str(first.network), str(first.ip))
-        return replace(own, engine="labkit-layer2", bridge="labbr0", port=port or "")
+        return named("bridge", str(first.network), str(first.ip), port=port)
 
 
 class EngineMachine(Machine):
@@ -99,10 +82,9 @@ class EngineMachine(Machine):
 
 
 class SystemUnderTest(EngineMachine):
-    """The system under test, which may also have no engine."""
+    """The system under test."""
 
-    engine: Annotated[str, Field(pattern=r"^(none|unix:///\S+)$")] = "unix:///var/run/docker.sock"
-    bridge_port: Interface | None = None
+    bridge_port: Text | None = None
     bridge_address: FirstAddress | None = None
 
 
@@ -110,7 +92,7 @@ class Collector(Machine):
     """A host that captures what the switch mirrors to it; it needs no address in the lab."""
 
     addresses: Addresses = []
-    mirrors: list[Literal["generator", "sut"]] = []
+    mirrors: Annotated[list[Literal["generator", "sut"]], Field(min_length=1)]
 
 
 class Hosts(_Table):
@@ -142,7 +124,10 @@ class RigFile(_Table):
     @property
     def networks(self) -> dict[str, Network]:
         """The networks between containers by name."""
-        return {name: named(name, str(at.network), str(at.ip)) for name, at in self.first.items()}
+        layer2, found = self.hosts.sut.layer2, dict[str, Network]()
+        for name, at in self.first.items():
+            found[name] = named(name, str(at.network), str(at.ip))
+        return found | ({"bridge": layer2} if layer2 else {})
 
 
 def read_rigfile(path: Path | str) -> RigFile:
@@ -176,48 +161,25 @@ def read_rigfile(path: Path | str) -> RigFile:
 
 
 def _contradictions(file: RigFile) -> Iterator[str]:
-    """Yield the keys that are wrong beside others."""
-    generator, sut, layer2 = file.hosts.generator, file.hosts.sut, None
-    if bool(sut.bridge_port) != bool(sut.bridge_address):
-        yield "hosts.sut: bridge_port and bridge_address need each other"
-    elif layer2 := sut.layer2:
-        if not sut.socket:
-            yield "hosts.sut.bridge_port: a bridge for containers needs an engine"
-        if layer2.port in sut.interfaces:
-            yield f"hosts.sut.bridge_port: {layer2.port} is the host's own interface"
-        if not _addresses_in(layer2, generator):
-            yield f"hosts.generator.addresses: none is in {layer2.subnet}: layer 2 has no router"
-    owners = {layer2.first: ("sut.bridge_address", "")} if layer2 else {}
+    """Yield addresses that two hosts or networks would have."""
+    owners: dict[str, str] = {}
     for role, machine in file.machines.items():
         for address in machine.addresses:
             # The peer may be another role of the generator's machine.
-            own = (f"{role}.addresses", f"{machine.ssh}:{machine.port}")
-            other = owners.setdefault(address, own)
-            if other[1] != own[1]:
-                yield f"hosts.{own[0]}: {address} is also in hosts.{other[0]}"
-    for network in file.networks.values():
-        if why := _without_room(file, network):
-            yield f"networks.{network.name}: {why}"
-
-
-def _without_room(file: RigFile, network: Network) -> str:
-    """Return why a network has not enough addresses of its own, or ""."""
-    subnet, first = IPv4Network(network.subnet), IPv4Address(network.first)
-    last = first + APART * (2 if file.hosts.peer else 1) - 1
-    hosts = _addresses_in(network, *file.machines.values())
-    others = [*file.networks.values(), *filter(None, [file.hosts.sut.layer2])]
-    subnets = [IPv4Network(other.subnet) for other in others if other.name != network.name]
-    if first <= subnet[3] or last >= subnet[-1]:
-        return f"it needs {APART} addresses a host with an engine from there, and 3 before"
-    if network.name != "macvlan":
-        shared = hosts or any(subnet.overlaps(other) for other in subnets)
-        return "a host or another network is in its subnet" if shared else ""
-    if not _addresses_in(network, file.hosts.generator):
-        return "it is not in a subnet of the generator, and macvlan has no router"
-    return "a host has one of its addresses" if any(first <= a <= last for a in hosts) else ""
-
-
-def _addresses_in(network: Network, *machines: Machine) -> list[IPv4Address]:
-    """Return the machines' addresses in the subnet of a network."""
-    addresses = [IPv4Address(one) for machine in machines for one in machine.addresses]
-    return [address for address in addresses if address in IPv4Network(network.subnet)]
+            own = f"{machine.ssh}:{machine.port}"
+            if owners.setdefault(address, own) != own:
+                yield f"hosts.{role}.addresses: {address} is also another host's"
+    hosts = [IPv4Address(address) for address in owners]
+    subnets = {name: IPv4Network(network.subnet) for name, network in file.networks.items()}
+    for name, network in file.networks.items():
+        subnet, first = subnets[name], IPv4Address(network.first)
+        last = first + APART * (2 if file.hosts.peer else 1) - 1
+        if first <= subnet[3] or last >= subnet[-1]:
+            yield f"networks.{name}: it needs {APART} addresses a host from there, and 3 before"
+        if name in ("bridge", "macvlan"):  # hosts are in its subnet
+            taken = any(first <= address <= last for address in hosts)
+        else:
+            others = (of for other, of in subnets.items() if other != name)
+            taken = any(at in subnet for at in hosts) or any(map(subnet.overlaps, others))
+        if taken:
+            yield f"networks.{name}: a host or another network has its addresses"

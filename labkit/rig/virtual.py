@@ -1,42 +1,51 @@
-"""The virtual rig: this machine as several hosts, made at each opening and removed completely."""
+"""The virtual rig: this machine as several hosts, made at each opening and removed completely.
+
+The dry rig is one as it was recorded, which shows plans, without root, and runs nothing.
+``dry.json`` is what this printed on a machine with two CPUs::
+
+    with Rig.open("virtual") as rig:
+        print(json.dumps({"rig": rig.describe(), "facts": rig.facts()["sut"]}))
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib import resources
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from labkit.errors import RigError
-from labkit.hosts import Host, LocalHost, Settings, script, stop_labelled
+from labkit.hosts import Host, LocalHost, Result, Settings, script, stop_labelled
 from labkit.hosts.agent import CPUS, JOURNAL
 from labkit.hosts.target import Image, Target
-from labkit.placement import RELEASES, cpu_set, format_cpus, parse_cpus
-from labkit.rig import checks, engine, images, lock, netns, networks
+from labkit.placement import RELEASES, format_cpus, parse_cpus
+from labkit.rig import checks, images, netns, networks
 from labkit.rig.base import Additions, Rig
 from labkit.rig.checks import Check, Seen
 from labkit.rig.images import Say
 from labkit.rig.netns import CLEAN_PEER, COLLECTOR, PEER
 
+#: The hosts that have an engine.
+_ENGINES = ("sut", PEER, *RELEASES)
+
 
 def check_machine() -> list[Check]:
     """Return the results of all checks of this machine, which the virtual rig is made of."""
-    fault = "" if lock.is_root() else "this is not root"
     # Root in a container may lack the right to. A named namespace is a mount, hence both options.
     result = LocalHost().run("unshare", "--net", "--mount", "true", check=False)
-    if result.status != 0 and not fault:
-        fault = "this is root without the right to make network namespaces"
-        fault += f" ({result.stderr.strip()[-200:]})"
+    able, why = result.status == 0, result.stderr.strip()[-200:]
+    fault = f"user {os.geteuid()} has no right to make network namespaces ({why})"
     remedy = "run as root, in a container with --privileged"
-    found = "no" if fault else "can be made"
-    rig = Check("virtual rig", found, not fault, fault, remedy, True)
+    rig = Check("virtual rig", "can be made" if able else "no", able, fault, remedy, True)
     return [rig, *checks.check(checks.look(None, "", LocalHost()))]
 
 
@@ -67,20 +76,21 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
         systems = {}
         for name in added.releases:
             say(f"Docker of {name} (it is made of Debian's packages where it is missing)")
-            systems[name] = engine.ensure_release(local, name)
+            systems[name] = images.ensure_release(local, name)
         say("starting hosts, switch and Docker Engine")
         netns.build(local, netns.bits_per_second(spec))
         netns.make_keys(local)
         with ThreadPoolExecutor() as pool:
-            engines = [role for role in roles if role in ("sut", PEER, *RELEASES)]
-            starts = [pool.submit(engine.start_engine, local, role) for role in engines]
+            engines = [role for role in roles if role in _ENGINES]
+            starts = [pool.submit(netns.start_daemon, local, role) for role in engines]
             hosts = dict(zip(roles, pool.map(netns.connect, roles), strict=True))
             for host in hosts.values():
                 stack.callback(host.close)
             for start in starts:
                 start.result()
+        rig = _rig(spec, hosts, built, systems, added, say)
         netns.unhook_switch(local)
-        yield _rig(spec, hosts, built, systems, added, say)
+        yield rig
 
 
 def roles_with(added: Additions) -> list[str]:
@@ -99,25 +109,24 @@ def _rig(
     say: Say,
 ) -> Rig:
     """Return the rig, with the networks that were asked for and that it can have."""
-    local, disk = LocalHost(), str(engine.STORAGES)
-    storages, missing = images.find_storages(hosts["sut"], engine.SOCKET, disk)
+    local, disk = LocalHost(), str(netns.STORAGES)
+    storages, missing = images.find_storages(hosts["sut"], netns.SOCKET, disk)
     peers, servers = {name: built[name] for name in added.peer}, {"net": built["net"]}
     held = {"sut": built, "clean": built, PEER: peers, **dict.fromkeys(systems, servers)}
     for role in (PEER, *systems):
-        own = held[role]
-        known, socket = {one.reference: one.digest for one in own.values()}, engine.socket_of(role)
+        socket, own = netns.socket_of(role), [*held[role].values()]
         # It keeps them between runs.
-        if own and engine.digests(local, socket, [*known]) != known:
-            images.send(engine.SOCKET, local, socket, [*known], say)
+        digests = [images.digest_of(local, socket, one.reference) for one in own]
+        if digests != [one.digest for one in own]:
+            images.send(netns.SOCKET, local, socket, [one.reference for one in own], say)
     targets = {
         role: Target(
             host,
             netns.address(role),
-            engine=engine.socket_of(role) if role in ("sut", PEER, *RELEASES) else None,
+            engine=netns.socket_of(role) if role in _ENGINES else None,
             directory=str(netns.DIRECTORY / "jobs"),
             sysfs=str(netns.sysfs(role)),
             images=held.get(role, {}),
-            networks={"bridge": engine.layer2(role)} if role in ("sut", *RELEASES) else {},
             system=systems.get(role, ""),
             sandboxes=str(netns.DIRECTORY / role / "netns"),
             # The collector has no address, as nothing is sent to it.
@@ -131,28 +140,21 @@ def _rig(
     seen, rate = checks.look(None, "", hosts["sut"]), netns.bits_per_second(spec)
     cpus = with_added(cpu_map(seen.facts["stable"]["files"]), hosts)
     missing |= lacking(seen, cpus)
-    wanted = [networks.VIRTUAL[n] for n in added.networks if f"network:{n}" not in missing]
-    paired = {role: target for role, target in targets.items() if role not in RELEASES}
+    wanted = [n for n in ("bridge", *added.networks) if f"network:{n}" not in missing]
     links = "each host a veth pair to one switch (a bridge), the sut two"
     caveats = [
-        f"one kernel, {len(cpu_set(cpus['all']))} vCPUs, shared softirq: the receiving side's "
+        f"one kernel, {len(parse_cpus(cpus['all']))} vCPUs, shared softirq: the receiving side's "
         "network work runs on the sender's CPU, unless a campaign moves it (receiving_cpu)",
         "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
     ]
-    if Path("/.dockerenv").exists():
-        caveats.append("all of it is inside a container, whose limits are those of the lab")
     if rate:
         mbit = f"{rate / 1e6:g} Mbit/s"
         links += f", {mbit} each way, by a token bucket at each end"
-        caveats.append(
-            f"the links' {mbit} are token buckets, not wires: a frame that finds tokens takes "
-            "no time of its own, and a capture at the switch sees a frame before it waits in "
-            "the port that it leaves by"
-        )
+        caveats.append(f"{mbit} are token buckets, no wires: a frame may take no time of its own")
     return Rig(
         name=spec,
         kind="virtual",
-        targets=targets | networks.create(paired, wanted),
+        targets=networks.create(targets, [networks.VIRTUAL[name] for name in wanted]),
         cpu_map={**cpus, "softirq": "the sender's, unless packets are moved"},
         shared_kernel=True,
         links=(links,),
@@ -169,16 +171,17 @@ def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
     may have fewer CPUs than the machine, of whose facts `files` are.
     """
     allowed = os.sched_getaffinity(1) or {0}
-    cpus = sorted(allowed, key=lambda cpu: (_threads(files, cpu).index(cpu), cpu))
+
+    def place(cpu: int) -> int:
+        """Return the place of a CPU among the threads of its core that may be used."""
+        threads = parse_cpus(files.get(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list", str(cpu)))
+        return [one for one in threads if one in allowed].index(cpu)
+
+    cpus = sorted(allowed, key=lambda cpu: (place(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
     harness = cpus[2] if len(cpus) > 2 else generator
     ends = {"generator": generator, "sut": sut, "clean": sut, "harness": harness}
     return {**{role: str(cpu) for role, cpu in ends.items()}, "all": format_cpus(cpus)}
-
-
-def _threads(files: Mapping[str, str], cpu: int) -> tuple[int, ...]:
-    """Return the threads of a CPU's core."""
-    return parse_cpus(files.get(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list", str(cpu)))
 
 
 def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
@@ -190,32 +193,69 @@ def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str
 
 def lacking(seen: Seen, cpus: Mapping[str, str]) -> dict[str, str]:
     """Return the capabilities that the rig lacks on this machine, with the reasons."""
-    stable, ends = seen.facts["stable"], {int(cpus["generator"]), int(cpus["sut"])}
-    isolated, real_time = (stable["cpu"]["isolated"] or "").strip(), seen.answers["real_time"]
-    reasons = {
+    reasons = seen.lacks | {
         "separate-machines": "the hosts are namespaces of one kernel",
         "nic-hardware": "the links are veth pairs",
         "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
     }
-    if len(ends) == 1:
+    if cpus["generator"] == cpus["sut"]:
         reasons["separate-cpu-time"] = "generator and sut share the only CPU"
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
-    elif ends <= {*_threads(stable["files"], min(ends))}:
-        reasons["two-cores"] = "the two ends run on threads of one core"
-    if not ends <= cpu_set(isolated):
-        reasons["isolated-cpus"] = f"CPUs isolated at boot (isolcpus): {isolated or 'none'}"
-    if real_time:
-        reasons["realtime"] = f"no real-time class here: {real_time}"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
-    return {**seen.cannot, **reasons}
+    return reasons
+
+
+class DryHost(Host):
+    """A host that runs nothing, and has what a plan asks for."""
+
+    def __init__(self, name: str, facts: dict[str, Any]) -> None:
+        super().__init__(name)
+        self.facts = facts
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        """Return the result of a command that succeeds and prints nothing."""
+        return Result(argv, self.name, 0, "", "", 0.0)
+
+    def call(self, function: str, **arguments: Any) -> Any:
+        """Return the recorded facts, or that a device has one queue and its offloads."""
+        queue = {"/sys/class/net/lab0/queues/rx-0/rps_cpus": "0"}
+        return {"facts": self.facts, "files": queue, "get_value": "on"}.get(function)
+
+
+@contextmanager
+def recorded(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
+    """Yield the dry rig, with the hosts that a study adds."""
+    known = json.loads(resources.files("labkit.rig").joinpath("dry.json").read_text("utf-8"))
+    rig, roles, targets = known["rig"], roles_with(added), dict[str, Target]()
+    for role in roles:
+        host, address = DryHost(role, known["facts"]), netns.address(role)
+        engine = "unix:///dry" if role in _ENGINES else None
+        targets[role] = Target(host, address, engine, addresses=(address,), interfaces=("lab0",))
+    yield Rig(
+        name="dry",
+        kind="dry",
+        targets=targets,
+        cpu_map=with_added(rig["cpu_map"], roles),
+        shared_kernel=True,
+        links=tuple(rig["links"]),
+        caveats=tuple(rig["caveats"]),
+        missing=rig["capabilities"],
+    )
 
 
 # Removing. No record is kept of a rig: processes carry a label, and everything else has labkit's
 # name. So what a killed campaign left is removed in the same way as a rig that is closed.
 
 #: Where daemons of the rig mount something.
-_MOUNTS = tuple(map(str, (netns.DIRECTORY, engine.DATA_ROOT, engine.IMAGES, engine.STORAGES)))
+_MOUNTS = tuple(f"{p}/" for p in (netns.DIRECTORY, netns.DATA_ROOT, netns.IMAGES, netns.STORAGES))
+
+# Until namespaces have no process: one that is killed may leave children.
+_KILL = """
+while pids=$(for name; do ip netns pids "$name"; done); [ "$pids" ]; do
+    echo $pids; kill -KILL $pids || true; sleep 0.02
+done
+"""
 
 
 def clean() -> list[str]:
@@ -223,20 +263,22 @@ def clean() -> list[str]:
 
     The caller holds the machine's lock, so that nothing of it has an owner.
     """
-    if not lock.is_root():
+    if os.geteuid() != 0:
         return []
     local = LocalHost()
     removed = [f"control groups {root}" for root in group_roots()]
     # First what is in containers: an engine would wait for them as it ends.
     local.call("remove_group", group="/labkit")
     # An engine ends its own; an SSH server loses its label, and is found in its namespace.
-    for label, grace in (("trial-", 2.0), (engine.LABEL, 10.0), (netns.PREFIX, 0.0)):
+    for label, grace in (("trial-", 2.0), (netns.ENGINE, 10.0), (netns.PREFIX, 0.0)):
         removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
-    removed += [f"process {pid} of a host" for pid in _kill_hosts(local)]
+    # A process that waits for a disk or a mount cannot be killed.
+    killed = local.run(*script(_KILL, *netns.existing()), timeout=10).stdout.split()
+    removed += [f"process {pid} of a host" for pid in dict.fromkeys(killed)]
     for point in mounted():  # what a killed daemon left
         local.run("umount", "--lazy", point)
         removed.append(f"mount {point}")
-    images.clear(local, str(engine.STORAGES), str(engine.IMAGES))
+    images.clear(local, str(netns.STORAGES), str(netns.IMAGES))
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
         removed.append(f"network namespace {name}")
@@ -258,31 +300,13 @@ def clean() -> list[str]:
     return removed
 
 
-def _kill_hosts(local: LocalHost) -> list[str]:
-    """Kill the processes in the lab's namespaces until there are none: they may leave children."""
-    listing = script('for name; do ip netns pids "$name"; done', *netns.existing())
-    killed: dict[str, None] = {}
-    deadline = time.monotonic() + 10.0
-    while pids := local.run(*listing).stdout.split():
-        killed |= dict.fromkeys(pids)
-        local.run("kill", "-KILL", *pids, check=False)
-        if time.monotonic() > deadline:
-            raise RigError(
-                f"processes of the rig do not end: {' '.join(pids)}",
-                why="a process that waits for a disk or a mount cannot be killed",
-                remedy="labkit clean, once more",
-            )
-    return [*killed]
-
-
 def group_roots() -> list[Path]:
     """Return the lab's control group in every hierarchy."""
     base = Path("/sys/fs/cgroup")
     return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]
 
 
-def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
-    """Return the mount points at or below some paths, the deepest first."""
+def mounted() -> list[str]:
+    """Return the mount points of the rig's daemons, the deepest first."""
     points = [partition.mountpoint for partition in psutil.disk_partitions(all=True)]
-    folders = tuple(f"{path}/" for path in below)
-    return sorted((p for p in points if p in below or p.startswith(folders)), reverse=True)
+    return sorted((point for point in points if f"{point}/".startswith(_MOUNTS)), reverse=True)

@@ -29,7 +29,7 @@ from labkit.errors import PlacementError
 from labkit.hosts.host import Result
 from labkit.hosts.target import Image, Network, Storage, Target
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
-from labkit.rig.dry import DryHost
+from labkit.rig.virtual import DryHost
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
 

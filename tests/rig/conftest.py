@@ -16,7 +16,7 @@ from labkit import Rig
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.hosts import LocalHost
-from labkit.rig import engine, netns
+from labkit.rig import netns
 from labkit.rig.images import LayeredImage, tree
 from labkit.rig.virtual import group_roots
 
@@ -119,7 +119,7 @@ def leftovers():
     """Return what trials of this process have left on the rig."""
     local = LocalHost()
     argv = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", "{{.Names}}")
-    sockets = (engine.SOCKET, engine.PEER_SOCKET, engine.socket_of("debian13"))
+    sockets = (netns.SOCKET, netns.PEER_SOCKET, netns.socket_of("debian13"))
     containers = [local.run(*argv, env={"DOCKER_HOST": one}).stdout.split() for one in sockets]
     groups = [path for root in group_roots() for path in root.iterdir() if path.is_dir()]
     jobs = netns.DIRECTORY / "jobs"

@@ -1,24 +1,25 @@
 """Namespaces of the virtual rig as machines of one's own, which can be cut off and rebooted.
 
-Each has an SSH server in a mount namespace with a boot identifier of its own. The commands of a
-user run in a mount and a network namespace of their own, in which nothing of the hosts is seen:
-not their files below /run and /var/lib, not their sockets, not their locks.
+Each has SSH sessions in a mount namespace with a boot identifier and a journal of its own. The
+commands of a user run in another mount namespace, in which nothing of the hosts is seen: neither
+their files below /run and /var/lib, nor their sockets and locks.
 """
 
 import json
 import os
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from uuid import uuid4
 
-from sshd import children, command, make_key
+import psutil
+from sshd import command, make_key
 
 from labkit.hosts import LocalHost, stop_labelled
-from labkit.rig import engine, netns
+from labkit.rig import netns, networks
 
 HOST = """
 [hosts.{role}]
@@ -41,31 +42,16 @@ macvlan = "198.18.0.32/24"
 nat = "198.18.33.10/24"
 overlay = "198.18.35.10/24"
 """
-#: The port of the SSH servers, another than that of the namespaces' own ones.
-PORT = 2222
-_SSHD = """
+_SESSION = """
 mount --bind "$1" /proc/sys/kernel/random/boot_id
-# Machines have a journal each.
 mkdir -p "$2" /var/lib/labkit/journal
 mount --bind "$2" /var/lib/labkit/journal
 shift 2
 exec "$@"
 """
 _ELSEWHERE = """
-ip link set lo up
 for folder in /run/labkit /var/lib/labkit; do mkdir -p $folder; mount -t tmpfs tmpfs $folder; done
-ways=
-for way in "$1"/way-*; do "$way" >/dev/null 2>&1 & ways="$ways $!"; done
-shift
-status=0
-"$@" || status=$?
-kill $ways
-exit $status
-"""
-# Makes the way to a host's SSH server a port of the loopback interface, as labkit has no gateways.
-_WAY = """#!/bin/sh
-[ $# -eq 0 ] || exec nsenter --net={namespace} socat - TCP:{address}:{inner},nodelay
-exec socat TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork EXEC:"$0 inside"
+exec "$@"
 """
 LABKIT = (sys.executable, "-m", "labkit.cli")
 ROLES = ("generator", "sut", "clean")
@@ -80,89 +66,78 @@ class Machines:
     """
 
     def __init__(self, folder, cpus):
-        self.folder, self.servers, self.ways, self.cpus = folder, {}, [], cpus
+        self.folder, self.servers, self.cpus = folder, {}, cpus
         self.path, self.networked = folder / "rig.toml", folder / "networked.toml"
         make_key(folder / "user")
         tables = {role: self.table(role) for role in ALL_ROLES}
-        tables["sut"] += f'engine = "{engine.SOCKET}"\n'
+        tables["sut"] += f'engine = "{netns.SOCKET}"\n'
         bridged = {**tables, "sut": tables["sut"] + BRIDGE}
         self.path.write_text(BEGIN + "".join(bridged[role] for role in ROLES))
         # As this process sees it: there engines mount what the hosts' own mounts do not show.
         root = f"/proc/{os.getpid()}/root{netns.DIRECTORY}"
         tables["sut"] += f'exec_root = "{root}/sut"\n'
-        tables["peer"] += f'engine = "{engine.PEER_SOCKET}"\nexec_root = "{root}/peer"\n'
+        tables["peer"] += f'engine = "{netns.PEER_SOCKET}"\nexec_root = "{root}/peer"\n'
         tables["collector"] += 'mirrors = ["sut"]\n'
         self.networked.write_text(BEGIN + "".join(tables.values()) + NETWORKS)
 
     def table(self, role):
-        """Make a host's key and the way to it, and return its table of the rig file."""
-        address = netns.address(role)
-        port = 22000 + int(address.rpartition(".")[2])
+        """Make a host's key and the way into it, and return its table of the rig file."""
+        port, session = self.port(role), self.folder / f"session-{role}"
         kind, blob, *_ = make_key(self.folder / role).split()
         with (self.folder / "known_hosts").open("a") as known:
             known.write(f"[127.0.0.1]:{port} {kind} {blob}\n")
-        way = self.folder / f"way-{role}"
-        places = {"namespace": netns.namespace(role), "address": address}
-        way.write_text(_WAY.format(inner=PORT, port=port, **places))
-        way.chmod(0o755)
+        places = [self.folder / f"{what}-{role}" for what in ("boot", "journal")]
+        argv = [*netns.inside(role), "unshare", "--mount", "--propagation", "slave"]
+        argv += ["sh", "-euc", _SESSION, "session", *map(str, places)]
+        argv += command(self.folder / role, self.folder / "user.pub", "-i")
+        session.write_text(f"#!/bin/sh\nexec {shlex.join(argv)}\n")
+        session.chmod(0o755)
         cpus = self.cpus[role if role in ROLES else "generator"]
         addresses = json.dumps(netns.PORTS[role]["lab0"])
         named = {"role": role, "port": port, "folder": self.folder}
         return HOST.format(**named, addresses=addresses, cpus=cpus)
 
+    def port(self, role):
+        """Return the port of a host's SSH server on this machine."""
+        return 22000 + int(netns.address(role).rpartition(".")[2])
+
     def start(self, role):
         """Boot a host: start its SSH server, with a new boot identifier."""
-        boot = self.folder / f"boot-{role}"
-        boot.write_text(f"{uuid4()}\n")
-        argv = [*netns.inside(role), "unshare", "--mount", "--propagation", "slave"]
-        argv += ["sh", "-euc", _SSHD, "boot", str(boot), str(self.folder / f"journal-{role}")]
-        key, authorized = self.folder / role, self.folder / "user.pub"
-        argv += command(netns.address(role), PORT, key, authorized)
-        self.servers[role] = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
-
-    def open_ways(self):
-        """Make the hosts reachable from this process too."""
-        for way in self.folder.glob("way-*"):
-            self.ways.append(subprocess.Popen([str(way)], start_new_session=True))
+        (self.folder / f"boot-{role}").write_text(f"{uuid4()}\n")
+        listen = f"TCP-LISTEN:{self.port(role)},bind=127.0.0.1,reuseaddr,fork,nodelay"
+        argv = ["socat", listen, f"EXEC:{self.folder}/session-{role}"]
+        self.servers[role] = psutil.Popen(argv, stderr=subprocess.DEVNULL)
 
     def stop(self, role):
         """End a host's SSH server and its sessions, which leaves detached jobs running."""
-        server = self.servers.pop(role)
-        for child in children(server.pid):
-            os.kill(child, signal.SIGKILL)
-        server.kill()
-        server.wait()
+        listening = self.servers.pop(role)
+        for process in [*listening.children(recursive=True), listening]:
+            process.kill()
+        listening.wait()
 
     def reboot(self, role, seconds):
         """End all that ran on a host; after some seconds it answers again."""
         self.stop(role)
         stop_labelled(LocalHost(), "trial-")
         if role == "sut":
-            engine.remove_containers(LocalHost(), engine.SOCKET)
+            networks.remove_containers(LocalHost(), netns.SOCKET)
         time.sleep(seconds)
         self.start(role)
 
     def cut(self, role, seconds):
-        """Lose every packet between the harness and a host for some seconds."""
-        # The way to its SSH server is its loopback interface; the lab's links are others.
-        # A bucket that no packet fits into; not every kernel has netem.
-        bucket = ("tbf", "rate", "1kbit", "burst", "10", "limit", "1")
-        name = netns.PREFIX + role
-        LocalHost().run("tc", "-n", name, "qdisc", "replace", "dev", "lo", "root", *bucket)
+        """Let nothing pass between the harness and a host for some seconds."""
+        ways = [self.servers[role], *self.servers[role].children()]
+        for way in ways:
+            way.suspend()
         time.sleep(seconds)
-        LocalHost().run("tc", "-n", name, "qdisc", "del", "dev", "lo", "root")
+        for way in ways:
+            way.resume()
 
     def command(self, *argv):
         """Start a command on a machine that shares no state with the hosts."""
-        hidden = ["unshare", "--mount", "--net", "sh", "-euc", _ELSEWHERE, "elsewhere"]
-        hidden += [str(self.folder), *argv]
-        return subprocess.Popen(
-            hidden,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        elsewhere = ["unshare", "--mount", "sh", "-euc", _ELSEWHERE, "elsewhere", *argv]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(elsewhere, **pipes, text=True, start_new_session=True)
 
     def labkit(self, *argv):
         """Run a command of labkit to its end, and return what it printed."""
@@ -181,9 +156,6 @@ def machines(folder, cpus):
             made.start(role)
         yield made
     finally:
-        for way in made.ways:
-            os.killpg(way.pid, signal.SIGKILL)
-            way.wait()
         for role in list(made.servers):
             made.stop(role)
         shutil.rmtree(folder / "scratch", ignore_errors=True)
@@ -212,7 +184,7 @@ def state():
     local = LocalHost()
     running = local.call("labelled", prefix="trial-")
     found = {"processes": [f"{label} {argv}" for _, label, argv in running]}
-    shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": engine.SOCKET}, check=False)
+    shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": netns.SOCKET}, check=False)
     found["machine"] = shown.stdout.splitlines()
     for role in ALL_ROLES:
         argv = (*netns.inside(role), "sh", "-c", HOST_STATE, "state", str(netns.sysfs(role)))

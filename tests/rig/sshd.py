@@ -1,10 +1,8 @@
 """SSH servers for tests, and helpers that inspect processes."""
 
-import os
-import signal
 import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,12 +13,10 @@ def make_key(path, kind="ed25519"):
     return path.with_suffix(".pub").read_text()
 
 
-def command(address, port, host_key, authorized):
-    """Return the command of an SSH server in the foreground."""
+def command(host_key, authorized, *options):
+    """Return the command of an SSH server, with its options."""
     Path("/run/sshd").mkdir(exist_ok=True)
-    options = {
-        "ListenAddress": address,
-        "Port": port,
+    given = {
         "HostKey": host_key,
         "AuthorizedKeysFile": authorized,
         "PidFile": "none",
@@ -29,24 +25,7 @@ def command(address, port, host_key, authorized):
         "UseDNS": "no",
         "SetEnv": "SHLVL=1",  # keeps bash from its start-up files
     }
-    given = [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
-    return ["/usr/sbin/sshd", "-D", "-f", "/dev/null", *given]
-
-
-@contextmanager
-def serving(argv):
-    """Run an SSH server, and end it with its sessions; yield its process."""
-    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield process.pid
-        finally:
-            for child in children(process.pid):
-                os.kill(child, signal.SIGTERM)
-            process.terminate()
-
-
-def children(pid):
-    return [child.pid for child in psutil.Process(pid).children()]
+    return ["/usr/sbin/sshd", "-f/dev/null", *options, *(f"-o{n}={of}" for n, of in given.items())]
 
 
 def alive(pid):

@@ -16,7 +16,7 @@ from labkit import cli, load, project, studies
 from labkit.notebooks import execute
 from labkit.paths import SHIPPED
 from labkit.process import holder
-from labkit.rig import lock, netns
+from labkit.rig import LOCK, netns
 from labkit.status import find
 
 pytestmark = pytest.mark.rig
@@ -47,7 +47,7 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(tmp_path):
     (stopped,) = find([folder])
     assert stopped.state == "stopped" and stopped.done >= running.done
     # The rig is down again.
-    assert netns.existing() == [] and holder(lock.LOCK) == ""
+    assert netns.existing() == [] and holder(LOCK) == ""
     assert log.read_text().count(" ok: ") == stopped.done
     with (tmp_path / "said").open("w") as said:  # not to its end, as a shell's > opens it
         resumed = subprocess.run(run, cwd=SHIPPED, stdout=said, stderr=said, check=False)

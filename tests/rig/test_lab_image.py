@@ -4,7 +4,7 @@ import pytest
 
 from labkit.hosts import LocalHost
 from labkit.paths import SHIPPED
-from labkit.rig import engine, images, lock
+from labkit.rig import images, locked, netns
 
 pytestmark = pytest.mark.rig
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.rig
 def socket():
     """An engine that runs privileged containers."""
     local = LocalHost()
-    with lock.locked(patience=900), engine.building_daemon(local) as found:
+    with locked(patience=900), netns.building_daemon(local) as found:
         images.ensure_base(local, found)
         env = {"DOCKER_HOST": found}
         argv = ("docker", "run", "--rm", "--privileged", "--network", "host", images.BASE, "true")

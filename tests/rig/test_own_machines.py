@@ -6,22 +6,22 @@ They are namespaces of the virtual rig, with SSH servers, boots and journals of 
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from loads import echoes
 from own_machines import LABKIT, machines, state
+from sshd import wait_for
 
 from labkit import Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.data import load
-from labkit.errors import RigError
-from labkit.hosts import LocalHost, start_job
+from labkit.errors import RigError, UsageError
+from labkit.hosts import LocalHost, Settings, start_job
 from labkit.pcap import read
 from labkit.placement import container, waiting
-from labkit.rig import engine, images
+from labkit.rig import images, netns, networks
 from labkit.rig import machines as inventory
 from labkit.rig.base import Additions
 from labkit.status import find
@@ -34,8 +34,8 @@ LEFT = ("--label=labkit=trial-1-x", "--cgroup-parent=/labkit")
 
 @pytest.fixture(scope="module")
 def own(namespaces, tmp_path_factory):
+    networks.remove(namespaces.targets["sut"])  # machines have a bridge only while a rig is open
     with machines(tmp_path_factory.mktemp("machines"), namespaces.cpu_map) as made:
-        made.open_ways()
         yield made
 
 
@@ -44,7 +44,7 @@ def opened(path, say=print, **added):
     return inventory.opened(str(path), Additions(**added), say)
 
 
-def docker_cli(*argv, socket=engine.SOCKET):
+def docker_cli(*argv, socket=netns.SOCKET):
     return LocalHost().run("docker", *argv, env={"DOCKER_HOST": socket}).stdout
 
 
@@ -68,21 +68,23 @@ def test_a_campaign_on_every_baseline_level_and_network(own, tmp_path):
         assert not plan.design.infeasible
         campaign = plan.run(into=tmp_path)
         described = rig.describe()
+        rig.check_target("198.18.1.10")
+        with pytest.raises(UsageError):
+            rig.check_target("198.18.0.1")
     assert list(campaign.trials.status) == ["ok"] * 7
     # Counters of the servers' hosts, each with a kernel.
     assert (campaign.ok[["server_switches", "context_switches"]] > 0).all(axis=None)
     assert not rig.shared_kernel and set(described["hosts"]) == {"generator", "sut", "clean"}
-    assert rig.owns("198.18.1.10") and not rig.owns("198.18.0.1")
     assert docker_cli("ps", "--all", "--quiet") == ""
 
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"198.18.0.3"]', '"198.18.0.33"]', "198.18.0.33 is not on lab0"),
+        ('"198.18.0.3"]', '"198.18.0.33"]', "198.18.0.33 is not there"),
         ("/sut.sock", "/nowhere.sock", "no Docker Engine answers"),
         ('scratch = "', 'scratch = "/dev/null', "is not writable"),
-        ('"198.18.1.10/24"', '"198.18.1.10/25"', "not labbr0 198.18.1.0/25"),
+        ('bridge_port = "lab1"', 'bridge_port = "lab0"', "would lose its connections"),
     ],
 )
 def test_a_host_that_differs_from_the_file_is_an_error(own, old, new, why):
@@ -142,17 +144,17 @@ def test_images_are_built_over_ssh_and_sent_to_an_engine_that_lacks_them(network
     name, place = images.tag(source), (source, str(tmp_path / "store"), "/labkit")
     host, peer = networked.hosts["sut"], networked.hosts["peer"]
     try:
-        image = images.ensure_image(host, engine.SOCKET, *place)
+        image = images.ensure_image(host, netns.SOCKET, *place)
         assert image.reference == name
         assert (Path(image.rootfs) / "probe" / "bytes").read_bytes() == bytes(range(256))
         marker = Path(image.rootfs) / "marker"
         marker.touch()
-        assert images.ensure_image(host, engine.SOCKET, *place) == image
+        assert images.ensure_image(host, netns.SOCKET, *place) == image
         assert marker.exists(), "an image is unpacked once"
-        images.send(engine.SOCKET, peer, engine.PEER_SOCKET, [name], print)
-        assert engine.digests(peer, engine.PEER_SOCKET, [name]) == {name: image.digest}
+        images.send(netns.SOCKET, peer, netns.PEER_SOCKET, [name], print)
+        assert images.digest_of(peer, netns.PEER_SOCKET, name) == image.digest
     finally:
-        for socket in (engine.SOCKET, engine.PEER_SOCKET):
+        for socket in (netns.SOCKET, netns.PEER_SOCKET):
             docker_cli("image", "rm", "--force", name, socket=socket)
 
 
@@ -163,45 +165,41 @@ def test_the_next_user_removes_all_of_a_killed_campaign(own, networked):
     docker_cli("run", "--detach", "--pull=never", *LEFT, network, image, "sleep", "600")
     directory, host = str(own.folder / "left"), networked.hosts["generator"]
     start_job(host, ["sleep", "600"], directory=directory, label="trial-1-x")
+    setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
+    assert Settings(networked.hosts["sut"], "trial-1-x").set_file(setting, 0)
     with opened(own.networked, lines.append):
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert LocalHost().call("labelled", prefix="trial-") == []
-    for kind in ("process", "container", *(f"network {name}" for name in CREATED)):
+    kinds = ["process", "container", f"setting {setting}: restored"]
+    for kind in (*kinds, *(f"network {name}" for name in CREATED)):
         assert any(f"removed {kind}" in line for line in lines), (kind, lines)
 
 
-def test_a_mirror_is_used_only_where_it_shows_both_directions(own, namespaces, networked):
-    capture = treatments.PacketCapture()
-    assert "does not see what sut sends" in (capture.feasibility(networked, "on", {}) or "")
-    assert "collector" not in networked.targets
-    with namespaces.mirror(), opened(own.networked, collector=("sut",)) as rig:
-        assert capture.feasibility(rig, "on", {}) is None
-        trial = make(rig, bare("rules"), "capture")
-        with (
-            trial.serve(sockperf.server("block"), bare("rules")) as server,
-            trial.capture("udp port 11111") as captured,
-        ):
-            trial.measure(echoes(server.address, 50))
+def test_a_capture_has_what_the_mirror_shows(namespaces, networked):
+    assert treatments.PacketCapture().feasibility(networked, "on", {}) is None
+    trial = make(networked, bare("rules"), "capture")
+    with (
+        namespaces.mirror(),
+        trial.serve(sockperf.server("block"), bare("rules")) as server,
+        trial.capture("udp port 11111") as captured,
+    ):
+        trial.measure(echoes(server.address, 50))
     assert len(read(captured.packets, captured.summary).packets) >= 100
 
 
 # Labkit as a program on another machine.
 
 
-def done(data):
-    return sum(one.done for one in find([data]))
+def until(data, process, more=1):
+    """Wait until a campaign has measured so many more trials and is in the middle of another."""
 
+    def done():
+        return sum(one.done for one in find([data]))
 
-def until(data, number, process):
-    """Wait until a campaign has measured so many trials and is in the middle of another."""
-    for _ in range(4000):
-        if done(data) >= number:
-            time.sleep(0.3)
-            return
-        if process.poll() is not None:
-            pytest.fail(process.stdout.read())
-        time.sleep(0.05)
-    pytest.fail("no trial was measured")
+    wanted = done() + more
+    wait_for(lambda: done() >= wanted or process.poll() is not None, 200)
+    assert process.poll() is None, process.stdout.read()
+    time.sleep(0.3)
 
 
 def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(own, tmp_path):
@@ -213,7 +211,7 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(own, tmp_pat
     draw = random.Random(os.environ.get("LABKIT_SEED", "1"))
 
     process = own.command(*run)
-    until(data, 2, process)
+    until(data, process, 2)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     killed = load(data / "interference").trials["trial"].tolist()
@@ -224,10 +222,10 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(own, tmp_pat
     process = own.command(*run)
     time.sleep(draw.uniform(1, 4))  # while the rig is being opened
     own.cut(draw.choice(["generator", "sut"]), 5)
-    until(data, done(data) + 1, process)
+    until(data, process)
     time.sleep(draw.uniform(0, 0.5))  # in the middle of another trial
     own.cut(draw.choice(["generator", "sut"]), 5)
-    until(data, done(data) + 1, process)
+    until(data, process)
     own.reboot("sut", 5)
     said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said
@@ -241,29 +239,6 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(own, tmp_pat
     assert state() == before
 
 
-KILLED = """
-import os, signal, sys
-from labkit.hosts import Settings
-from labkit.rig import machines
-from labkit.rig.rigfile import read_rigfile
-with machines.connected(read_rigfile(sys.argv[1])) as hosts, (
-    Settings(hosts["sut"], "trial-killed")
-) as tuning:
-    assert tuning.set_file("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 0), tuning.notes
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_settings_that_a_killed_process_left_are_restored(own):
-    before = state()
-    process = own.command(sys.executable, "-c", KILLED, str(own.path))
-    said, _ = process.communicate(timeout=100)
-    changed = state()
-    assert changed["sut"] != before["sut"], said
-    assert "tcp_slow_start_after_idle" in own.labkit("clean", "--rig", str(own.path))
-    assert state() == before
-
-
 def test_the_state_of_all_hosts_is_shown_at_once(own):
     own.stop("clean")
     process = own.command(*LABKIT, "doctor", "--rig", str(own.path))
@@ -274,4 +249,4 @@ def test_the_state_of_all_hosts_is_shown_at_once(own):
     generator, _, sut = shown.partition("\ngenerator\n")[2].partition("\nsut\n")
     assert "MISS" not in generator and "engine: Docker" not in generator
     assert "engine: Docker" in sut and "ok    python3: 3" in sut
-    assert "ok    routes: lab0" in sut and "ok    bridge: labbr0" in sut
+    assert "ok    routes: lab0" in sut and "ok    bridge port: lab1" in sut

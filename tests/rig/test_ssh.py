@@ -19,20 +19,13 @@ import paramiko
 import psutil
 import pytest
 from paramiko.common import MSG_CHANNEL_REQUEST
-from sshd import alive, command, make_key, serving, wait_for
+from sshd import alive, command, make_key, wait_for
 
 from labkit.errors import HostUnreachable
 from labkit.hosts import LocalHost, SshHost, start_job, stop_labelled
 
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
 HERE = LocalHost()
-
-
-def answers(port):
-    with suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        return True
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +38,15 @@ def server(tmp_path_factory):
         port = int(taken.getsockname()[1])
     known = folder / "known_hosts"
     known.write_text(f"[127.0.0.1]:{port} {make_key(folder / 'host')}")
-    argv = command("127.0.0.1", port, folder / "host", folder / "user.pub")
+    where = ("-D", "-e", "-oListenAddress=127.0.0.1", f"-oPort={port}")
+    argv = command(folder / "host", folder / "user.pub", *where)
     given = {"user": getpass.getuser(), "key": folder / "user", "known_hosts": known, "port": port}
-    with serving(argv) as pid:
-        wait_for(lambda: answers(port))
+    with (folder / "log").open("w") as log, psutil.Popen(argv, stderr=log) as process:
+        wait_for(lambda: "Server listening" in (folder / "log").read_text())
         host = partial(SshHost, "loop", "127.0.0.1", **given)
-        yield SimpleNamespace(pid=pid, port=port, host=host)
+        yield SimpleNamespace(process=process, port=port, host=host)
+        for one in [*process.children(), process]:
+            one.terminate()
 
 
 @pytest.fixture(scope="module", params=["", "/proc/self/ns/net"])
@@ -112,8 +108,7 @@ def connection(server):
 
     It must answer again by another connection at the end.
     """
-    sshd = psutil.Process(server.pid)
-    known = sshd.children(recursive=True)
+    known = server.process.children(recursive=True)
 
     def send(number):
         for process in processes:
@@ -122,7 +117,7 @@ def connection(server):
 
     with closing(server.host()) as host:
         host.run("true")
-        new = [one for one in sshd.children(recursive=True) if one not in known]
+        new = [one for one in server.process.children(recursive=True) if one not in known]
         processes = [one for one in new if "sshd" in one.name()]
         assert processes
         yield SimpleNamespace(host=host, processes=processes, signal=send)

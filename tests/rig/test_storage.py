@@ -7,12 +7,10 @@ import pytest
 from conftest import LAYERED
 
 from labkit import treatments
-from labkit.errors import ManipulationError, RigError
+from labkit.errors import RigError
 from labkit.placement import STORAGES, UNIONS, docker, waiting
-from labkit.rig import engine
+from labkit.rig import netns
 from labkit.rig.images import ensure_layers
-from labkit.runtimes import Instance, placed
-from labkit.runtimes.docker import Docker
 from labkit.tools import file_operations
 
 pytestmark = pytest.mark.rig
@@ -60,7 +58,7 @@ def test_each_operation_runs_in_a_verified_storage(lab, make_trial, name):
     assert read["file system of /data"] == lab.targets["sut"].storages[name].filesystem
     if name != "bind":  # which keeps what is written to it, as does a copy
         assert shown == ["1000000001", "1000000002"]
-    assert list((engine.STORAGES / "unions").glob("*")) == []
+    assert list((netns.STORAGES / "unions").glob("*")) == []
     if name in ("overlay2", *UNIONS):  # the next container does not see what this one wrote
         with make_trial(placement).serve(waiting("layered"), placement) as server:
             argv = server.enter(["head", "-c", "3", "/data/first/0"])
@@ -83,21 +81,3 @@ def test_cold_caches_are_dropped_by_the_host_itself(lab, make_trial):
         traversals = file_operations.traverse("/data/tree", count=2, files=50)
         warm = trial.measure(traversals, inside=server)
     assert len(cold.samples["latency_ns"]) == 1 and len(warm.samples["latency_ns"]) == 2
-
-
-class Mislabelled(Docker):
-    """Starts the right container, and expects another driver and another mount."""
-
-    def expect(self, *arguments):
-        right = super().expect(*arguments)
-        other = "none" if right["mount at /data"] != "none" else "/elsewhere"
-        return {**right, "storage driver": "zfs", "mount at /data": other}
-
-
-@pytest.mark.parametrize("name", ["overlay2", "bind"])
-def test_another_storage_than_that_of_the_label_is_an_error(lab, label, name):
-    placement = docker("host", storage=name)
-    instance = Instance(lab.target(placement), placement, waiting("layered"), "1", label)
-    with pytest.raises(ManipulationError) as caught, placed(Mislabelled(), instance, {}):
-        pass
-    assert "not zfs" in caught.value.what and "; mount at /data: " in caught.value.what

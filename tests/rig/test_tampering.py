@@ -21,7 +21,7 @@ from sshd import wait_for
 from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost, Settings
 from labkit.placement import Placement, bare, container, docker, waiting
-from labkit.rig import engine, netns
+from labkit.rig import netns
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
@@ -93,7 +93,7 @@ def stop(pid, seconds):
 def tool(role, *argv, text=""):
     """Run a command on a host of the rig, or on this machine."""
     inside = ["nsenter", f"--net={netns.namespace(role)}"] if role else []
-    return LocalHost().run(*inside, *argv, env={"DOCKER_HOST": engine.SOCKET}, input=text).stdout
+    return LocalHost().run(*inside, *argv, env={"DOCKER_HOST": netns.SOCKET}, input=text).stdout
 
 
 def to_cpu(pid, cpu):

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from labkit import Rig
 from labkit.hosts import LocalHost, Settings, script
-from labkit.rig import clean, engine, lock, netns, virtual
+from labkit.rig import clean, locked, netns, virtual
 
 pytestmark = pytest.mark.rig
 PATIENCE = 900.0
@@ -47,23 +46,18 @@ with Rig.open("virtual", patience=900, clean_peer=True, **everything) as lab, la
 
 def traces():
     """Return what a rig adds to this machine, and the settings that it changes."""
-    local, storages = LocalHost(), str(engine.STORAGES)
-    keys = Path("/proc/sys/kernel/keys")
+    local, keys = LocalHost(), Path("/proc/sys/kernel/keys")
+    folders = (f"{netns.DIRECTORY}/", f"{netns.STORAGES}/")
     processes = local.run("ps", "-ewwo", "args").stdout.splitlines()
     return {
         "namespaces": netns.existing(),
         "links": local.run("ip", "-o", "link").stdout.splitlines(),
         "routes": local.run("ip", "route", "show", "table", "all").stdout.splitlines(),
-        "mounts": [*virtual.mounted(), *virtual.mounted((storages,))],
+        "mounts": virtual.mounted(),
         "groups": list(map(str, virtual.group_roots())),
         "labelled": [local.call("labelled", prefix=label) for label in ("labkit-", "trial-")],
-        "processes": [
-            line for line in processes if f"{netns.DIRECTORY}/" in line or f"{storages}/" in line
-        ],
-        "files": [
-            *map(str, lock.RUN.glob("virtual/*")),
-            *map(str, Path(storages).glob("unions/*")),
-        ],
+        "processes": [line for line in processes if any(one in line for one in folders)],
+        "files": [*netns.DIRECTORY.glob("*"), *netns.STORAGES.glob("unions/*")],
         "keys": [(keys / name).read_text() for name in ("root_maxkeys", "root_maxbytes")],
     }
 
@@ -71,7 +65,7 @@ def traces():
 @pytest.fixture(scope="module")
 def before():
     """Return the state of this machine without a rig."""
-    with lock.locked(PATIENCE):
+    with locked(PATIENCE):
         clean()
         return traces()
 
@@ -83,15 +77,15 @@ def user(before):
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.kill()
-    with lock.locked(PATIENCE):
+    with locked(PATIENCE):
         clean()
 
 
 def test_what_a_killed_process_left_is_removed(user, before):
     assert "ready\n" in user.stdout
-    os.kill(user.pid, signal.SIGKILL)
+    user.kill()
     user.wait()
-    with lock.locked(PATIENCE):
+    with locked(PATIENCE):
         assert any("fuse-overlayfs" in line for line in traces()["processes"])
         removed = clean()
         assert any(line.startswith("control groups ") for line in removed)
@@ -99,18 +93,18 @@ def test_what_a_killed_process_left_is_removed(user, before):
         assert traces() == before and clean() == []
     # An engine that was killed has its containers on its disk, and their volumes with them.
     with Rig.open("virtual", patience=PATIENCE, say=print):
-        env = {"DOCKER_HOST": engine.SOCKET}
+        env = {"DOCKER_HOST": netns.SOCKET}
         assert LocalHost().run("docker", "ps", "--all", "--quiet", env=env).stdout == ""
-        assert list(engine.DATA_ROOT.glob("volumes/*/_data")) == []
+        assert list(netns.DATA_ROOT.glob("volumes/*/_data")) == []
 
 
 @pytest.mark.parametrize("number", range(int(os.environ.get("LABKIT_KILLS", "2"))))
 def test_a_kill_at_any_moment_leaves_nothing(user, before, number):
     assert user.stdout.readline() == "began\n"
     time.sleep(random.Random(number).uniform(0.0, 3.0))
-    os.kill(user.pid, signal.SIGKILL)
+    user.kill()
     user.wait()
-    with lock.locked(PATIENCE):
+    with locked(PATIENCE):
         clean()
         assert traces() == before
 
@@ -154,5 +148,5 @@ def test_an_opening_with_a_rate_and_settings_leaves_no_trace(before):
     changed = {name for name in before if before[name] != during[name]}
     assert changed - {"keys"} == {*before} - {"keys", "links", "groups"}
     assert traces() == before
-    with lock.locked(PATIENCE):
+    with locked(PATIENCE):
         assert clean() == []

@@ -1,4 +1,4 @@
-"""Signals handled like Ctrl-C, and the project's folder."""
+"""Signals handled like Ctrl-C, locks, and the project's folder."""
 
 import os
 import signal
@@ -9,9 +9,36 @@ import threading
 import pytest
 
 from labkit import paths
-from labkit.errors import UsageError
+from labkit.errors import RigInUse, UsageError
 from labkit.paths import MARK, project
-from labkit.process import ended_as_by_ctrl_c
+from labkit.process import ended_as_by_ctrl_c, holder, locked
+
+HOLD = """
+import sys
+from pathlib import Path
+from labkit.errors import LabkitError
+from labkit.process import locked
+
+with locked(Path(sys.argv[1]), LabkitError("in use")):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path):
+    file, refusal = tmp_path / "run" / "lock", RigInUse("in use")
+    assert holder(file) == ""
+    argv, pipe = [sys.executable, "-c", HOLD, str(file)], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RigInUse, match="in use") as caught, locked(file, refusal, patience=0.3):
+            pass
+        assert caught.value.why == f"{holder(file)} has it"
+        assert holder(file).startswith(f"process {other.pid} on ")
+        threading.Timer(0.3, other.kill).start()
+        with locked(file, refusal, patience=60):
+            assert holder(file).startswith(f"process {os.getpid()} on ")
+    assert holder(file) == ""
 
 
 def test_only_the_first_signal_interrupts():

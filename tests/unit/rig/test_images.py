@@ -1,27 +1,43 @@
-"""Images of ``containers/``: their names, and the files that an engine builds them from."""
+"""Images, generated layers and storages: their names, their files, and which a rig can have."""
 
 from __future__ import annotations
 
 import io
 import os
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from labkit.hosts import LocalHost
+from labkit.hosts import LocalHost, Result, agent
+from labkit.hosts.target import Image, Storage, Target
+from labkit.placement import STORAGES, UNIONS
 from labkit.rig import images
+from labkit.rig.images import Layer, LayeredImage, ensure_layers, tree, write_layer
+from labkit.runtimes.docker import data_options
 
 
-@pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a program in place of docker's that keeps what it is given; return where."""
-    program, saved = tmp_path / "bin" / "docker", tmp_path / "context"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\ncat >"{saved}"\necho "$@" >"{saved}.arguments"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    return saved
+class Answering(LocalHost):
+    """A host that gives one answer to every call, and has the images that it has built."""
+
+    def __init__(self, answer: Any = None) -> None:
+        super().__init__("sut")
+        self.answer, self.commands = answer, list[tuple[str, ...]]()
+        #: What each was built from.
+        self.built = dict[str, bytes]()
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        self.commands.append(argv)
+        if "--cgroup-parent" in argv:
+            self.built[argv[-1]] = Path(argv[argv.index("labkit") + 1]).read_bytes()
+        lacks = "{{.Id}}" in argv and argv[-1] not in self.built
+        return Result(argv, "sut", int(lacks), "sha256:2", "", 0.0)
+
+    def call(self, function: str, **arguments: Any) -> Any:
+        return self.answer
 
 
 def make_folder(folder: Path, time: int) -> Path:
@@ -33,18 +49,16 @@ def make_folder(folder: Path, time: int) -> Path:
     return folder
 
 
-def test_an_engine_gets_the_same_bytes_for_the_same_files(tmp_path: Path, context: Path) -> None:
-    found = []
+def test_an_engine_gets_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
+    found, host = list[tuple[str, bytes]](), Answering()
     for time in (1, 2):
         folder = make_folder(tmp_path / str(time) / "probe", time)
-        images.build(LocalHost(), "unix:///e", images.tag(folder), folder, parent="/group")
-        found.append((images.tag(folder), context.read_bytes()))
-    assert found[0] == found[1]
+        images.build(host, "unix:///e", images.tag(folder), folder, parent="/group")
+        found.append(host.built.popitem())
+    assert found[0] == found[1] and "/group" in host.commands[-2]
     with tarfile.open(fileobj=io.BytesIO(found[0][1])) as opened:
         modes = {member.name: member.mode for member in opened if member.isfile()}
     assert modes == {"./Dockerfile": 0o644, "./sub/run.sh": 0o755}
-    arguments = (tmp_path / "context.arguments").read_text()
-    assert f"--cgroup-parent /group --tag {found[0][0]} -" in arguments
 
 
 def test_a_name_changes_with_any_file(tmp_path: Path) -> None:
@@ -57,8 +71,93 @@ def test_a_name_changes_with_any_file(tmp_path: Path) -> None:
     assert len({*names}) == 3 and all(name.startswith("labkit/probe:") for name in names)
 
 
-def test_a_file_that_is_sent_is_removed_again(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("text")
-    with images.sent(LocalHost(), str(tmp_path / "file")) as remote:
-        assert Path(remote).read_text() == "text"
-    assert not Path(remote).exists()
+# Generated layers.
+
+TREE = tree("tree", 20, 50, 100_000)
+
+
+@given(st.integers(1, 60), st.integers(1, 90), st.integers(1, 10**6))
+def test_a_tree_has_its_numbers_of_directories_files_and_bytes(
+    directories: int, files: int, size: int
+) -> None:
+    made = tree("tree", directories, files, size)
+    folders = [path for path in made if made[path] is None]
+    sizes = [made[path] or 0 for path in made if made[path] is not None]
+    assert (len(folders), len(sizes), sum(sizes)) == (directories, files, size)
+    parents = [str(PurePosixPath(path).parent) for path in made]
+    assert set(parents) <= {".", *folders}
+    assert max(parents.count(folder) for folder in folders) <= 8 + files / directories + 1
+
+
+def archive(layer: Layer, number: int, folder: Path) -> bytes:
+    write_layer(layer, number, folder / "layer.tar")
+    return (folder / "layer.tar").read_bytes()
+
+
+def test_a_layer_has_the_same_archive_each_time_and_another_one_above(tmp_path: Path) -> None:
+    lowest = archive(TREE, 1, tmp_path)
+    assert archive(dict(reversed(TREE.items())), 1, tmp_path) == lowest
+    assert archive(TREE, 2, tmp_path) != lowest, "a driver that compares times sees a new layer"
+    archive({"large": 2**21 + 5, "deep/er/small": 1, "empty": None}, 3, tmp_path)
+    with tarfile.open(tmp_path / "layer.tar") as opened:
+        members = opened.getmembers()
+    assert [(member.name, member.size) for member in members] == [
+        *(("data", 0), ("data/deep", 0), ("data/deep/er", 0), ("data/deep/er/small", 1)),
+        *(("data/empty", 0), ("data/large", 2**21 + 5)),
+    ]
+    assert {member.mtime for member in members} == {1_000_000_003}
+    assert {member.mode for member in members if member.isdir()} == {0o755}
+
+
+def test_an_image_is_built_once_and_its_name_changes_with_anything_in_it() -> None:
+    host = Answering()
+    contents = [(TREE, TREE), (TREE,), ({**TREE, "one": 1}, TREE), (TREE, {**TREE, "one": 1})]
+    for digest in ("sha256:0", "sha256:1"):
+        base = {"python": Image("python", "labkit/python:1", digest, "")}
+        target = Target(host, "198.18.0.3", engine="unix:///e", images=base)
+        for layers in contents * 2:
+            ensure_layers(target, LayeredImage("x", layers))
+    builds = [argv for argv in host.commands if "--cgroup-parent" in argv]
+    assert len(host.built) == len(builds) == 8
+
+
+# Storages.
+
+
+@pytest.mark.parametrize(
+    ("driver", "disks", "unions", "able"),
+    [
+        ("overlay2", ["vda ext4"] * 2, ["aufs"], {"overlay2", "bind", "volume", "aufs"}),
+        ("overlay2", ["vda ext4", "vdb ext4"], ["fuse-overlayfs"], {"overlay2", "volume"}),
+        ("btrfs", ["vda btrfs"] * 2, ["fuse-overlayfs"], {"bind", "volume"}),
+    ],
+)
+def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(
+    driver: str, disks: list[str], unions: list[str], able: set[str]
+) -> None:
+    stored = dict(zip(("engine", "data"), disks, strict=True))
+    stable = {"engine": {"Driver": driver}, "storage": stored}
+    facts = {"stable": stable, "volatile": {"unions": unions}}
+    found, reasons = images.find_storages(Answering(facts), "unix:///e", "/disk")
+    assert {name for name in STORAGES if f"storage:{name}" not in reasons} == set(found) == able
+    assert all(reasons.values())
+    assert found["volume"].filesystem == disks[0][4:]
+
+
+def test_a_missing_directory_is_on_the_disk_of_its_nearest_parent() -> None:
+    assert agent.disk_of(Path("/proc/1/not yet/made")) == agent.disk_of(Path("/proc"))
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_a_container_mounts_what_its_label_says(name: str) -> None:
+    host, image = Answering(), Image("layers-2", "labkit/layers:0", "sha256:0123456789abcdef", "")
+    placed = Storage(name, "overlay2", "ext4", "/disk")
+    target = Target(host, "198.18.0.3", engine="unix:///e", storage=placed)
+    mounted = {
+        "overlay2": [],
+        "volume": ["--mount", "type=volume,dst=/data"],
+        "bind": ["--mount", "type=bind,src=/disk/bind/layers-2-0123456789ab,dst=/data"],
+    }
+    union = ["--mount", "type=bind,src=/disk/unions/trial-1/union,dst=/data"]
+    assert data_options(target, image, "trial-1") == mounted.get(name, union)
+    assert bool(host.commands) == (name in ("bind", *UNIONS))

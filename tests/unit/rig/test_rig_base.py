@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address, ip_network
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_rig import make_rig
 
 from labkit import Study, treatments
 from labkit.errors import DryRun, Interrupted, RigError, UsageError
 from labkit.hosts import LocalHost
-from labkit.hosts.target import Target
-from labkit.placement import bare, container, docker
-from labkit.rig import Rig, auto, virtual
+from labkit.hosts.target import Storage, Target
+from labkit.placement import RELEASES, bare, container, docker
+from labkit.rig import KINDS, Rig, netns, networks, opener, virtual
 from labkit.rig.checks import Check
+
+
+def make_rig(**changes: Any) -> Rig:
+    """Return a rig without hosts, for rules that need none."""
+    values: dict[str, Any] = {"name": "x", "kind": "inventory", "targets": {}}
+    values |= {"cpu_map": {}, "shared_kernel": True}
+    return Rig(**values | changes)
 
 
 def target(engine: str | None = "unix:///run/engine.sock") -> Target:
@@ -40,7 +48,7 @@ def test_a_placement_goes_to_the_sut_or_to_the_named_host() -> None:
     [
         ({}, {}, "without a host 'peer'"),
         ({"peer": target(engine=None)}, {}, "peer has no engine"),
-        ({"peer": target()}, {"docker": "no engine anywhere"}, "no engine anywhere"),
+        ({"peer": target()}, {"rules": "no rules anywhere"}, "no rules anywhere"),
     ],
 )
 def test_an_impossible_target_has_its_reason(
@@ -54,27 +62,37 @@ def test_an_impossible_target_has_its_reason(
 #: Placements without a capability.
 LACKING = {
     "clean-host": "bare clean",
-    "chroot": "bare chroot",
-    "cgroup": "bare cgroup",
-    "docker": "docker host, docker bridge, docker nat",
-    "layer2": "docker bridge, lxc bridge",
-    "nat": "docker nat, lxc nat",
+    "network:bridge": "docker bridge, lxc bridge",
     "network:nat": "lxc nat",
+    "network:macvlan": "docker macvlan",
     "runtime:lxc": "lxc bridge, lxc nat",
     "rules": "bare rules, bare chroot, bare cgroup, docker host, docker bridge, docker nat, "
-    "lxc bridge, lxc nat",
+    "docker macvlan, lxc bridge, lxc nat",
 }
 
 
 @pytest.mark.parametrize("lacking", LACKING)
 def test_a_missing_capability_makes_placements_infeasible(lacking: str) -> None:
     placements = [bare(level) for level in ("clean", "rules", "chroot", "cgroup")]
-    placements += [docker(network) for network in ("host", "bridge", "nat")]
+    placements += [docker(network) for network in ("host", "bridge", "nat", "macvlan")]
     placements += [container("lxc", network) for network in ("bridge", "nat")]
     rig = make_rig(missing={lacking: "because"})
     found = ", ".join(p.label for p in placements if rig.infeasible(p) == "because")
     assert found == LACKING[lacking]
     assert not [p for p in placements if make_rig().infeasible(p)]
+
+
+def test_a_placement_has_its_storage_or_the_reason_why_not() -> None:
+    bound = Storage("bind", "overlay2", "ext4")
+    sut = Target(LocalHost(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
+    lacking = {"storage:aufs": "no aufs", "cold-cache": "not root"}
+    rig = make_rig(targets={"sut": sut}, missing=lacking)
+    assert rig.target(docker("host", storage="bind")).storage == bound
+    assert rig.target(bare("rules")) is rig.target(docker("host")) is sut
+    assert treatments.ContainerStorage().feasibility(rig, "aufs", {}) == "no aufs"
+    assert treatments.ContainerStorage().feasibility(rig, "bind", {}) is None
+    assert treatments.ColdCache().feasibility(rig, "cold", {}) == "not root"
+    assert treatments.ColdCache().feasibility(rig, "warm", {}) is None
 
 
 # Opening and closing.
@@ -83,9 +101,9 @@ def test_a_missing_capability_makes_placements_infeasible(lacking: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "added", "what"),
     [
-        ("virtual", {"networks": ["flannel"]}, "unknown network 'flannel'"),
         ("virtual", {"peer": ["nothing"]}, "unknown image 'nothing'"),
         ("rack", {}, "no rig called 'rack'"),
+        *((f"virtual:{rate}", {}, "invalid rate") for rate in ("", "0gbit", "1.5gbit", "1Gbit")),
     ],
 )
 def test_what_is_unknown_is_an_error_before_anything_is_made(
@@ -99,10 +117,10 @@ def test_auto_is_the_virtual_rig_or_an_error(monkeypatch: pytest.MonkeyPatch) ->
     """Only for a fault that nothing can be measured with."""
     note, fault = (Check("c", "none", False, "no sshd", "apt", needed) for needed in (False, True))
     monkeypatch.setattr(virtual, "check_machine", lambda: [note])
-    assert auto() == "virtual"
+    assert opener("auto") is opener("virtual") is virtual.opened
     monkeypatch.setattr(virtual, "check_machine", lambda: [note, fault])
     with pytest.raises(RigError, match="no virtual rig") as caught:
-        auto()
+        opener("auto")
     assert caught.value.why == "no sshd" and "rig.toml" in caught.value.remedy
 
 
@@ -121,9 +139,8 @@ def test_ctrl_c_is_reported_once_the_rig_is_down(
         finally:
             closed.append(True)
 
-    monkeypatch.setattr("labkit.rig.machines.check", lambda spec: None)
-    monkeypatch.setattr("labkit.rig.machines.opened", opened)
-    monkeypatch.setattr("labkit.rig.lock.LOCK", tmp_path / "lock")
+    monkeypatch.setitem(KINDS, ".toml", (lambda spec: None, opened))
+    monkeypatch.setattr("labkit.rig.base.LOCK", tmp_path / "lock")
     with pytest.raises(Interrupted, match="interrupted; what was measured"), Rig.open("rig.toml"):
         raise KeyboardInterrupt
     assert bool(closed) == attached
@@ -141,7 +158,44 @@ def test_a_rig_whose_engine_does_not_answer_has_no_facts(
         rig.facts()
 
 
-# The dry rig.
+# The virtual rig, and the dry one.
+
+
+def test_the_ends_are_on_different_cores_of_the_cpus_that_a_container_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cores = {topology.format(cpu): "0-3" if cpu < 4 else "4-7" for cpu in range(8)}
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {1, 2, 6, 7})
+    cpus = virtual.cpu_map(cores)
+    assert (cpus["generator"], cpus["sut"], cpus["harness"]) == ("1", "6", "2")
+    assert cpus["all"] == "1-2,6-7"
+
+
+def test_rates_are_read_as_tc_writes_them() -> None:
+    rates = ("virtual", "virtual:1gbit", "virtual:250mbit", "virtual:64kbit")
+    assert [netns.bits_per_second(rate) for rate in rates] == [0, 10**9, 25 * 10**7, 64_000]
+
+
+def test_networks_are_in_the_lab_and_do_not_overlap() -> None:
+    subnets = {name: ip_network(network.subnet) for name, network in networks.VIRTUAL.items()}
+    assert subnets.keys() == {"bridge", *networks.NAMES}
+    assert all(subnet.subnet_of(ip_network(netns.LAB)) for subnet in subnets.values())
+    assert not any(a.overlaps(b) for a, b in combinations(subnets.values(), 2))
+    for name, network in networks.VIRTUAL.items():
+        assert ip_address(network.first) + 2 * networks.APART in subnets[name]
+
+
+def test_a_release_of_docker_is_a_host_of_its_own() -> None:
+    bridge = networks.VIRTUAL["bridge"]
+    own = [networks.of_host(bridge, role) for role in ("sut", *RELEASES)]
+    places = [int(ip_address(one)) for row in own for one in (row.gateway, row.address(20))]
+    assert places == sorted(set(places)) and {row.subnet for row in own} == {bridge.subnet}
+    with Rig.open("dry", releases=["sid"]) as rig:
+        placements = [docker("nat", release=one) for one in ("", "sid", "debian13")]
+        placements.append(docker("overlay", release="sid"))
+        assert [bool(rig.infeasible(one)) for one in placements] == [False, False, True, True]
+        assert rig.cpus("sid", "split") == rig.cpus("sut", "split")
 
 
 def test_a_dry_rig_shows_the_plan_and_measures_nothing(

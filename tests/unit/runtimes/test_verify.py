@@ -13,7 +13,6 @@ from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Image, Network, Storage, Target
 from labkit.placement import Limits, bare, container, docker
-from labkit.rig.engine import LAYER2
 from labkit.rig.networks import VIRTUAL
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.base import (
@@ -43,8 +42,7 @@ DIGEST, ROOT = RECORDED["docker host"]["image"], RECORDED["bare chroot"]["root"]
 def instance(placement, **more):
     address = "198.18.0.4" if placement == bare() else "198.18.0.3"
     images = {"net": Image("net", "labkit/net", DIGEST, ROOT)}
-    networks = {"bridge": LAYER2, **VIRTUAL}
-    target = replace(Target(LocalHost(), address, networks=networks, images=images), **more)
+    target = replace(Target(LocalHost(), address, networks=VIRTUAL, images=images), **more)
     return Instance(target, placement, sockperf.server("spin"), "1", "trial-0-recorded")
 
 
