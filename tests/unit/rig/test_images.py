@@ -26,18 +26,21 @@ class Answering(LocalHost):
     def __init__(self, answer: Any = None) -> None:
         super().__init__("sut")
         self.answer, self.commands = answer, list[tuple[str, ...]]()
-        #: What each was built from.
-        self.built = dict[str, bytes]()
+        #: What it was sent last, and what each image was built from.
+        self.sent, self.built = b"", dict[str, bytes]()
 
     def run(self, *argv: str, **options: Any) -> Result:
         self.commands.append(argv)
         if "--cgroup-parent" in argv:
-            self.built[argv[-1]] = Path(argv[argv.index("labkit") + 1]).read_bytes()
+            self.built[argv[-1]] = self.sent
         lacks = "{{.Id}}" in argv and argv[-1] not in self.built
         return Result(argv, "sut", int(lacks), "sha256:2", "", 0.0)
 
     def call(self, function: str, **arguments: Any) -> Any:
         return self.answer
+
+    def put(self, local: Path | str, remote: str) -> None:
+        self.sent = Path(local).read_bytes()
 
 
 def make_folder(folder: Path, time: int) -> Path:
