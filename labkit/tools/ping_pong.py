@@ -52,12 +52,15 @@ class Sockperf:
         argv = f"sockperf server -i 0.0.0.0 -p {self.PORT}".split()
         return Workload((*argv, *self.WAITS[wait][0]), self.PORT)
 
+    def duration(self, messages: int, wait: str) -> int:
+        """Return the whole seconds of a run that certainly holds so many messages."""
+        left_out = (self.WARM_UP_NS + self.COOL_DOWN_NS) / 1e9
+        return max(1, math.ceil(left_out + messages * self.WAITS[wait][1]))
+
     def ping_pong(self, address: str, *, messages: int, size: int, wait: str) -> Client:
         """Return the client: `messages` round trips of `size` bytes (14 or more)."""
         base.one_of("way to wait", wait, self.WAITS)
-        options, longest = self.WAITS[wait]
-        left_out = (self.WARM_UP_NS + self.COOL_DOWN_NS) / 1e9
-        seconds = max(1, math.ceil(left_out + messages * longest))
+        options, seconds = self.WAITS[wait][0], self.duration(messages, wait)
         argv = f"sockperf ping-pong -i {address} -p {self.PORT} -m {size} -t {seconds}".split()
         argv += [*options, "--full-log", "{log}"]
         reader = partial(self.parse, messages=messages)
