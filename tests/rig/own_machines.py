@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from uuid import uuid4
 
 import psutil
@@ -112,7 +112,8 @@ class Machines:
         """End a host's SSH server and its sessions, which leaves detached jobs running."""
         listening = self.servers.pop(role)
         for process in [*listening.children(recursive=True), listening]:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                process.kill()
         listening.wait()
 
     def reboot(self, role, seconds):
@@ -128,10 +129,12 @@ class Machines:
         """Let nothing pass between the harness and a host for some seconds."""
         ways = [self.servers[role], *self.servers[role].children()]
         for way in ways:
-            way.suspend()
+            with suppress(psutil.NoSuchProcess):
+                way.suspend()
         time.sleep(seconds)
         for way in ways:
-            way.resume()
+            with suppress(psutil.NoSuchProcess):
+                way.resume()
 
     def command(self, *argv):
         """Start a command on a machine that shares no state with the hosts."""
