@@ -171,6 +171,10 @@ class Placement:
         """Return this placement with one of `SECCOMP`; a bare process never has a filter."""
         return self if self.runtime == "bare" else replace(self, seccomp=seccomp)
 
+    def with_release(self, release: str) -> Placement:
+        """Return this placement by one of `RELEASES` of the engine, or the "installed" one."""
+        return replace(self, release="" if release == "installed" else release)
+
     def __str__(self) -> str:
         return self.label
 

@@ -7,8 +7,10 @@ import gzip
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from labkit.campaign.treatments import PacketCapture
 from labkit.errors import RigError, ToolOutput, UsageError
@@ -16,7 +18,7 @@ from labkit.hosts import Host, Job, script, start_job
 from labkit.placement import Placement, Workload
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
-from labkit.tools.base import Client
+from labkit.tools.base import Client, Column
 
 if TYPE_CHECKING:
     from labkit.campaign.trial import Trial
@@ -61,9 +63,9 @@ class Prestarted:
 
 @dataclass
 class Churn:
-    """How many containers started, and the loop's errors; both are set when the block ends."""
+    """How long each container took to start, and the loop's errors; set when the block ends."""
 
-    count: int = 0
+    starts_ns: Column = field(default_factory=lambda: np.empty(0, np.int64))
     why: str = ""
 
 
@@ -115,14 +117,16 @@ def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Ch
         job = start_job(target.host, argv, directory=instance.folder, label=label)
         job.await_output(".")
         yield churn
-        churn.count = len(job.stdout().splitlines())
+        rows = [line.split() for line in job.stdout().splitlines()]
+        churn.starts_ns = np.array([int(ran) - int(began) for began, ran in rows], np.int64)
         churn.why = job.stderr().strip()[-200:]
     finally:
         Job(target.host, instance.folder).stop(remove=True)
         RUNTIMES["docker"].stop(instance)
-    trial.counters["churn_containers"] = float(churn.count)
-    if not churn.count or churn.why:
-        trial.flag(f"churn: {churn.count} containers started; {churn.why}")
+    count = len(churn.starts_ns)
+    trial.counters["churn_containers"] = float(count)
+    if not count or churn.why:
+        trial.flag(f"churn: {count} containers started; {churn.why}")
 
 
 @contextmanager

@@ -176,15 +176,15 @@ class ContainerStorage(Treatment):
 
 
 class EngineRelease(Treatment):
-    """The release of Docker, a level of `labkit.placement.RELEASES`, on a host of its own."""
+    """The release of Docker: "installed", or one of `labkit.placement.RELEASES`."""
 
-    known = tuple(RELEASES)
+    known = ("installed", *RELEASES)
 
     def needs(self, levels: Sequence[Any]) -> dict[str, Any]:
-        return {"releases": levels}
+        return {"releases": [level for level in levels if level in RELEASES]}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        return rig.infeasible(docker("host", release=level))
+        return rig.infeasible(docker("host").with_release(level))
 
 
 class PacketCapture(Treatment):

@@ -18,8 +18,9 @@ OCI_RUNTIME, HOLDER = "runc", "containerd-shim"
 PREFIX = "labkit-"
 
 # Containers run one after the other, under the same name. A failure is printed and not counted.
-_CHURN = """while :; do
-    docker run --detach --pull never --name "$@" >/dev/null && echo started || sleep 0.1
+_CHURN = """while began=$(date +%s%N); do
+    docker run --detach --pull never --name "$@" >/dev/null &&
+        echo "$began $(date +%s%N)" || sleep 0.1
     [ "$(docker wait "$1")" = 0 ] || docker logs --tail 1 "$1" >&2 || true
     docker rm --force --volumes "$1" >/dev/null 2>&1 || true
 done"""
@@ -104,7 +105,10 @@ class Docker(Engine):
 
 
 def churning(instance: Instance) -> list[str]:
-    """Return an endless loop of containers that prints a line for each; `stop` ends the last."""
+    """Return an endless loop of containers that prints when each was asked for, and when it ran.
+
+    `stop` ends the last.
+    """
     argv = script(_CHURN, PREFIX + instance.label, *Docker().options(instance))
     return ["env", f"DOCKER_HOST={instance.target.engine}", *argv]
 

@@ -263,7 +263,7 @@ def test_the_profiles_decide_take_about_a_day_where_everything_was_built(monkeyp
     rig = replace(rig, targets=targets, cpu_map=cpus, missing=missing)
     studies = [path.name.partition(".")[0] for path in sorted(PROFILES.glob("*.decide.yaml"))]
     found = [plan_of(study, "decide", rig) for study in studies]
-    assert 18 * 3600 < sum(plan.seconds for plan in found) < 26 * 3600
+    assert 18 * 3600 < sum(plan.seconds for plan in found) < 27 * 3600
     text = "\n".join(one.label for plan in found for one in plan.design.conditions)
     assert all(name in text for name in ("rkt host | 1 | 20", "docker weave", "lxc nat | 2 | 21"))
 

@@ -48,7 +48,8 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(tmp_path):
     assert stopped.state == "stopped" and stopped.done >= running.done
     # The rig is down again.
     assert netns.existing() == [] and holder(LOCK) == ""
-    assert log.read_text().count(" ok: ") == stopped.done
+    # A trial is stored before its line is written.
+    assert stopped.done - log.read_text().count(" ok: ") in (0, 1)
     with (tmp_path / "said").open("w") as said:  # not to its end, as a shell's > opens it
         resumed = subprocess.run(run, cwd=SHIPPED, stdout=said, stderr=said, check=False)
     text = (tmp_path / "said").read_text()

@@ -12,9 +12,10 @@ import pytest
 
 from labkit.campaign.trial import AT_ONCE, Trial, at_once, saturated
 from labkit.design import Condition
-from labkit.errors import ToolOutput, UsageError
+from labkit.errors import ManipulationError, ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import docker
+from labkit.runtimes import Server
 from labkit.tools.base import NOT_REACHED, Client, Measurement
 
 NOWHERE: Any = None
@@ -83,6 +84,17 @@ def test_a_long_argument_is_recorded_by_its_length():
 KEYS = {"trial": "b01-p02", "attempt": 1, "block": 1, "position": 2, "session": 1}
 OUTCOME = {"status": "ok", "problem": "", "started_ns": 5, "seconds": 0.5}
 CONDITION = Condition({"placement": docker("host"), "size_b": 64}, repeat=2)
+
+
+def test_a_published_port_that_no_flow_took_is_an_error():
+    flows = {"flows udp": "3"}
+    place = {"port": 7, "pid": 1, "host": NOWHERE, "cpus": "0", "enter": NOWHERE}
+    server = Server("198.18.0.3", verification=flows, placement=docker("nat"), **place)
+    trial = Trial(NOWHERE, {}, "lkt", _servers={"server": server}, _main="server")
+    clients = {"tool": (Client((), server.address, 1.0, NOWHERE), None)}
+    with pytest.raises(ManipulationError, match="did not pass the address translation"):
+        trial._check_used(SimpleNamespace(ends={}, after={"server": flows}), clients)
+    trial._check_used(SimpleNamespace(ends={}, after={"server": {"flows udp": "4"}}), clients)
 
 
 def rows(measurement, *flags, **verified):

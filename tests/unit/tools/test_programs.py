@@ -219,6 +219,8 @@ def test_the_service_answers_every_call(call: str) -> None:
 def test_no_call_is_sent_before_it_is_due_and_its_wait_counts(rate: int) -> None:
     start, late, latency = called(calls=300, loop="open", rate=rate).samples.values()
     assert (np.diff(start) == 1_000_000_000 // rate).all() and (late >= 0).all()
+    # A wait before a call is sent is part of its latency.
+    assert (latency > late).all()
     # One at a time: none is sent before the one before it was answered.
     assert ((start + late)[1:] >= (start + latency)[:-1]).all()
 
