@@ -1,5 +1,6 @@
 """The commands: help, wrong use, answers, and exit codes."""
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -127,7 +128,7 @@ def test_a_report_answers_each_study_when_it_was_measured(lab, monkeypatch):
     lab.pages = [[HERE], [{"page": "q.html", "error": "why"}], [HERE]]
     planned = studies.plan_runs
     monkeypatch.setattr(studies, "plan_runs", lambda *given: planned(*given)[:4])
-    monkeypatch.setattr("labkit.rig.opener", lambda spec: None)
+    monkeypatch.setattr("labkit.rig.auto", lambda: None)
     pages = [{**HERE, "source": "here"}, {**HERE, "source": "reference"}]
     monkeypatch.setattr(publish, "report", lambda *_, **__: pages)
     found = CliRunner().invoke(cli.app, ["report", "--measure"])
@@ -140,17 +141,21 @@ def test_a_report_answers_each_study_when_it_was_measured(lab, monkeypatch):
 
 def test_a_release_lacks_what_only_people_can_give(tmp_path):
     here = CliRunner().invoke(cli.app, ["cite", "--check"])
-    assert here.exit_code == 1
+    assert here.exit_code == 1 and "zenodo" not in here.stdout, "the two files disagree"
     assert "a person" in here.stdout and "a DOI" in here.stdout
     citation = yaml.safe_load((SHIPPED / "CITATION.cff").read_text())
-    doe = {"family-names": "Doe", "given-names": "Jane", "orcid": "https://orcid.org/0"}
+    deposit = json.loads((SHIPPED / ".zenodo.json").read_text())
+    number = "0000-0000-0000-0001"
+    doe = {"family-names": "Doe", "given-names": "Jane", "orcid": f"https://orcid.org/{number}"}
     ours = {**citation, "doi": "10.5281/zenodo.1", "authors": [doe]}
     ours["repository-code"] = "https://example.org/labkit"
+    theirs = {**deposit, "doi": ours["doi"], "creators": [{"name": "Doe, Jane", "orcid": number}]}
 
-    def lacks():
+    def lacks(**other):
         (tmp_path / "CITATION.cff").write_text(yaml.safe_dump(ours))
+        (tmp_path / ".zenodo.json").write_text(json.dumps({**theirs, **other}))
         return CliRunner().invoke(cli.app, ["cite", "--check", str(tmp_path)]).stdout
 
-    assert lacks() == "nothing is missing\n"
+    assert lacks() == "nothing is missing\n" and "version '9'" in lacks(version="9")
     del doe["orcid"]
-    assert lacks() == "CITATION.cff: the ORCID of Doe\n"
+    assert lacks(creators=[{"name": "Doe, Jane"}]) == "CITATION.cff: the ORCID of Doe, Jane\n"
