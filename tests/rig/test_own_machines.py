@@ -207,7 +207,7 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(own, tmp_pat
     before, data = state(), tmp_path / "data"
     run = (*LABKIT, "run", "interference", "-P", "tiny", "--rig", str(own.path))
     run += ("-p", "data", str(data), "-p", "services", "[linpack]", "-p", "cases", "['1']")
-    run += ("-p", "blocks", "5")
+    run += ("-p", "blocks", "9")
     draw = random.Random(os.environ.get("LABKIT_SEED", "1"))
 
     process = own.command(*run)
