@@ -128,7 +128,7 @@ def test_a_report_answers_each_study_when_it_was_measured(lab, monkeypatch):
     lab.pages = [[HERE], [{"page": "q.html", "error": "why"}], [HERE]]
     planned = studies.plan_runs
     monkeypatch.setattr(studies, "plan_runs", lambda *given: planned(*given)[:4])
-    monkeypatch.setattr("labkit.rig.auto", lambda: None)
+    monkeypatch.setattr("labkit.rig.opener", lambda spec: None)
     pages = [{**HERE, "source": "here"}, {**HERE, "source": "reference"}]
     monkeypatch.setattr(publish, "report", lambda *_, **__: pages)
     found = CliRunner().invoke(cli.app, ["report", "--measure"])
