@@ -115,6 +115,9 @@ def test_an_empty_table_is_not_without_rules():
     assert agent.firewall("") == "none" != agent.firewall(empty)
     assert agent.firewall(NFT) == agent.firewall(NFT.replace("3 bytes 180", "9 bytes 540"))
     assert agent.firewall(NFT) != agent.firewall(NFT.replace("0.2:", "0.3:"))
+    jumps = ("\t\tcounter packets 0 bytes 0 jump DOCKER-USER", "[0:0] -A FORWARD -j DOCKER-USER")
+    assert {agent.firewall(f"{NFT}\n{one}") for one in jumps} == {agent.firewall(NFT)}
+    assert agent.firewall(f"{NFT}\n[0:0] -A DOCKER-USER -j DROP") != agent.firewall(NFT)
     assert sum(not agent.FRAME.match(line) for line in (empty + LEGACY).splitlines()) == 2
 
 
