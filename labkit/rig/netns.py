@@ -103,24 +103,24 @@ netns exec {host} ip link set {own} up
 """
 
 
-def build(local: LocalHost, rate: int = 0) -> None:
-    """Create the switch and every host, connect them, and mount the hosts' sysfs.
+def build(local: LocalHost, roles: Sequence[str], rate: int = 0) -> None:
+    """Create the switch and the hosts of roles, connect them, and mount the hosts' sysfs.
 
     No host has a default route, and no packet to the lab from outside its namespaces leaves this
     machine. `rate` is that of the links in bits per second.
     """
     text = f"route prepend {UNREACHABLE}\n"
-    for name in (SWITCH, *(PREFIX + role for role in PORTS)):
+    for name in (SWITCH, *(PREFIX + role for role in roles)):
         text += _NAMESPACE.format(name=name)
     text += f"netns exec {SWITCH} ip link add br0 up type bridge mcast_snooping 0\n"
     # A bucket holds 0.5 ms, and no less than the kernel handles at once (GSO). The overhead is what
     # it does not count of a frame on the wire: preamble, check sum and gap.
     bucket = f"tbf rate {rate}bit burst {max(65536, rate // 16000)} latency 10ms overhead 24"
-    for role, ports in PORTS.items():
+    for role in roles:
         # The collector's link leads nowhere: only the mirror sends to it, more than one link's.
         master = "" if role == COLLECTOR else "master br0"
         host = PREFIX + role
-        for index, (own, addresses) in enumerate(ports.items()):
+        for index, (own, addresses) in enumerate(PORTS[role].items()):
             end = plug(role, index)
             # The same at each opening, as all else that a session may depend on.
             mac = "02:" + hashlib.sha256(end.encode()).digest()[:5].hex(":")
@@ -133,7 +133,7 @@ def build(local: LocalHost, rate: int = 0) -> None:
     # With the label, so that it ends with a process that is killed meanwhile.
     env = {"LABKIT_LABEL": LABEL}
     local.run("ip", "-batch", "-", input=text, env=env)
-    for role in PORTS:
+    for role in roles:
         sysfs(role).mkdir(parents=True, exist_ok=True)
         mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
         local.run("nsenter", f"--net={namespace(role)}", *mount, env=env)

@@ -78,7 +78,7 @@ def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
             say(f"Docker of {name} (it is made of Debian's packages where it is missing)")
             systems[name] = images.ensure_release(local, name)
         say("starting hosts, switch and Docker Engine")
-        netns.build(local, netns.bits_per_second(spec))
+        netns.build(local, roles, netns.bits_per_second(spec))
         netns.make_keys(local)
         with ThreadPoolExecutor() as pool:
             engines = [role for role in roles if role in _ENGINES]
