@@ -794,8 +794,11 @@ CLASSES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6":
 STATES = {"T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
 #: Lines of nft or iptables-legacy-save that are not rules.
 FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
-#: The parts of a listed rule set or queue that change while it stays the same.
-VOLATILE = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|expires \S+|refcnt \d+|^#.*", re.M)
+#: The parts of a listed rule set or queue that change while it stays the same. Docker takes out the
+#: jump to DOCKER-USER and puts it back whenever it makes a network.
+VOLATILE = re.compile(
+    r"^.*DOCKER-USER$|packets \d+ bytes \d+|\[\d+:\d+\]|expires \S+|refcnt \d+|^#.*", re.M
+)
 #: The host's ends of containers, which come and go; those of Weave Net's router stay.
 PASSING = re.compile(r"veth(?!we-)")
 #: A connection of a router of Weave Net: the other host, and its data path.
@@ -1153,11 +1156,8 @@ def _rules() -> str:
 
 def firewall(rules: str) -> str:
     """Return size and checksum of a rule set; even an empty table costs time for every packet."""
-    # Docker takes this jump out and puts it back whenever it makes a network.
-    lines = [
-        line for line in rules.splitlines() if line.strip() and "DOCKER-USER" not in line[-11:]
-    ]
-    checksum = zlib.crc32(VOLATILE.sub("", "\n".join(lines)).encode())
+    lines = [line for line in VOLATILE.sub("", rules).splitlines() if line.strip()]
+    checksum = zlib.crc32("\n".join(lines).encode())
     return f"{len(lines)} lines {checksum:08x}" if lines else "none"
 
 
