@@ -180,7 +180,7 @@ def load(path: Path | str) -> Campaign:
     Raises
     ------
     DatasetError
-        There is no campaign, there are those of several studies, or a file cannot be read.
+        The folder has no campaign, or those of several studies, or a file cannot be read.
     """
     folder = Path(path)
     if (folder / "plan.json").is_file():

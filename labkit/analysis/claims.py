@@ -395,7 +395,7 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     Raises
     ------
     DatasetError
-        There is no campaign.
+        No campaign is in the folders.
     """
     claims, rows = load_claims(), list[dict[str, Any]]()
     for folder in folders or (project("data/reference"), project("data/local")):

@@ -74,7 +74,7 @@ class _Rules:
         return "" if here >= wanted else f"{wanted} CPUs of the server's host alone (here {here})"
 
     def hosts(self, wanted: int) -> str:
-        # The host without an engine stands in for another one: no trial uses both.
+        # A trial uses either the host without an engine or the one with it.
         here = len(self.rig["hosts"].keys() - {"clean"})
         return "" if here >= wanted else f"{wanted} hosts (here {here})"
 

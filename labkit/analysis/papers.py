@@ -119,7 +119,7 @@ def _cells(levels: stats.Cell, entry: Any) -> list[dict[str, Any]]:
 def _here(
     evidence: Evidence, name: str, cells: Sequence[stats.Cell], entry: Any
 ) -> tuple[str, str]:
-    """Return the number of a condition here, or why there is none, and its ratio."""
+    """Return the value that a condition has here, or the reason that it has none, and its ratio."""
     at, *to = ({**entry.get("where", {}), **cell} for cell in cells)
     share_of = entry.get("share_of")
     per = float(evidence.campaign.settings[share_of]) if share_of else 1.0

@@ -39,7 +39,7 @@ def html(value: Any) -> str:
     """Return a value as HTML: its text, escaped, unless it is `Html`; nothing for NaN."""
     if isinstance(value, Html):
         return value.text
-    return "" if value is None or value != value else escape(str(value))
+    return "" if pd.isna(value) else escape(str(value))
 
 
 @dataclass(frozen=True, repr=False)
