@@ -106,7 +106,8 @@ def test_each_service_prints_what_its_parser_reads(make_trial):
 
 def test_two_tools_run_in_one_window(make_trial):
     trial = make_trial()
-    once = services.stream(500_000, times=3)
+    # Long enough for the pauses between its runs to be a small share of the other's run.
+    once = services.stream(500_000, times=30)
     with (
         trial.serve(waiting("services"), docker("nat"), name="server") as server,
         trial.serve(services.netserver(), docker("nat"), name="netserver") as peer,
