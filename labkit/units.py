@@ -14,8 +14,8 @@ STATISTICS |= {"std": "standard deviation of", "p75": "p75", "p90": "p90", "p95"
 STATISTICS |= {"p99": "p99", "p999": "p99.9", "p9999": "p99.99"}
 #: Endings that name a unit, the longest first.
 _UNITS = {"_gbit_per_s": "Gbit/s", "_mbit_per_s": "Mbit/s", "_mb_per_s": "MB/s"}
-_UNITS |= {"_gb_per_s": "GB/s", "_per_s": "1/s"}
-_UNITS |= {"_ns": "ns", "_us": "us", "_ms": "ms", "_s": "s", "_mb": "MB", "_b": "B"}
+_UNITS |= {"_gb_per_s": "GB/s", "_per_s": "1/s", "_ns": "ns", "_us": "us", "_ms": "ms", "_s": "s"}
+_UNITS |= {"_mb": "MB", "_b": "B"}
 #: Words of a prefix; any other one is a placement.
 _PREFIXES = {"loaded": "{}, at the offered rate", "tool": "{}, as the tool counts"}
 
@@ -24,8 +24,8 @@ _PREFIXES = {"loaded": "{}, at the offered rate", "tool": "{}, as the tool count
 class Column:
     """One column of a campaign's trials or samples, a row of columns.csv."""
 
-    #: Its name in the data, and its unit there; ``1`` for a count or a share, empty for text.
     name: str
+    #: Unit in the data: ``1`` for a count or a share, empty for text.
     unit: str
     #: ``lower``, ``higher`` or ``neither``.
     better: str
@@ -33,11 +33,6 @@ class Column:
     text: str
     #: ``key``, ``metric``, ``share`` (shown as per cent), ``counter``; ``other`` is in no row.
     kind: str
-
-    @property
-    def share(self) -> bool:
-        """Whether it is a share of something."""
-        return self.kind == "share"
 
 
 with (files("labkit") / "columns.csv").open(encoding="utf-8") as _file:

@@ -3,9 +3,7 @@
 A claim is a table of ``data/claims/<paper>.toml``: a value at some levels (``of``), compared with a
 baseline (``to``), and a region or a size that it is said to have. The table ``default`` has the
 fields that most claims of the file share. A list of levels makes parts, and each has to be as said.
-`evaluate` gives each part an estimate with a 95 % interval and a verdict, by the rules of "How a
-finding is judged" in ``docs/method.md``. Before them a rule of `labkit.analysis.comparability` may
-say what the claim needs that this rig or setting does not have.
+The rules for verdicts are in "Verdicts on claims" of ``docs/method.md``.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,16 @@ import pandas as pd
 
 from labkit.analysis import words
 from labkit.analysis.comparability import lacking
-from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Cell, Floats, Mean, NotMeasured, holm
+from labkit.analysis.stats import (
+    LEAST_BLOCKS,
+    BlockTable,
+    Cell,
+    Floats,
+    Mean,
+    NotMeasured,
+    Numbers,
+    holm,
+)
 from labkit.data import Campaign, by_study, expand
 from labkit.errors import DatasetError
 from labkit.paths import project, relative
@@ -68,8 +75,8 @@ class Claim:
     #: most.
     line: str = ""
     #: The region; one-sided bounds are the smallest effect that counts.
-    above: float | None = None
-    below: float | None = None
+    above: float = -math.inf
+    below: float = math.inf
     within: tuple[float, float] | None = None
     #: The published ratio, of all parts or a list with that of each.
     size: Any = None
@@ -91,19 +98,11 @@ class Claim:
     note: str = ""
 
     @property
-    def baselines(self) -> list[Cell]:
-        """Cells that those of `of` are compared with."""
-        return [{**cell, **self.to} for cell in expand(self.of)]
-
-    @property
     def region(self) -> tuple[float, float]:
         """Bounds of the region, infinite where there is none."""
         if self.order:
             return (1.0, math.inf) if self.order == "rising" else (-math.inf, 1.0)
-        if self.within:
-            return self.within[0], self.within[1]
-        low = -math.inf if self.above is None else self.above
-        return low, math.inf if self.below is None else self.below
+        return self.within or (self.above, self.below)
 
     def parts(self, table: BlockTable) -> Iterator[tuple[str, Sequence[Cell]]]:
         """Yield label and cells of each part."""
@@ -163,10 +162,8 @@ class Part:
 
     @property
     def p_holds(self) -> float:
-        """Two-sided p-value that the part is as said, or that of two one-sided tests.
-
-        Where some parts may fail it pays for the choice (Benjamini and Heller 2008).
-        """
+        """Two-sided p-value that the part is as said, or that of two one-sided tests."""
+        # Where some parts may fail it pays for the choice (Benjamini and Heller 2008).
         if not math.isnan(self.size):
             right = self.estimate.p_above if self.size > 1 else self.estimate.p_below
             return min(1.0, (1 + self.may_fail) * 2 * right(1.0))
@@ -229,23 +226,20 @@ class Evidence(BlockTable):
 
     def parts(self, claim: Claim) -> list[Part]:
         """Return the parts of a claim with their estimates."""
-        found = []
         if claim.line:
-            for label, values, region in _line(claim, self):
-                mean = Mean.of(values, log=False)
-                found.append((label, mean, region, mean.p_inside(*region)))
+            lines = _line(claim, self)
+            found = [(label, Numbers(one[:, None], False, (0,)), at) for label, one, at in lines]
         else:
-            for label, cells in claim.parts(self):
-                numbers, region = self.cells(claim.value, *cells), claim.region
-                found.append((label, numbers.estimate(), region, numbers.p_inside(*region)))
+            parts, at = claim.parts(self), claim.region
+            found = [(label, self.cells(claim.value, *cells), at) for label, cells in parts]
         if not found:
             raise NotMeasured(f"fewer than two levels of {claim.along}")
         may_fail = (len(found) - 1) // 2 if claim.most else 0
         size = math.nan if claim.size is None else claim.size
         sizes = size if isinstance(size, list) else [size] * len(found)
         return [
-            Part(label, mean, *region, float(size), p_inside, len(found), may_fail)
-            for (label, mean, region, p_inside), size in zip(found, sizes, strict=True)
+            Part(label, one.estimate(), *at, float(size), one.p_inside(*at), len(found), may_fail)
+            for (label, one, at), size in zip(found, sizes, strict=True)
         ]
 
 
@@ -286,51 +280,35 @@ def combine(verdicts: Sequence[str], may_fail: int) -> str:
     return "cannot tell"
 
 
-def _papers() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the key of each paper, and its file in ``data/claims``."""
-    for path in sorted((project("data") / "claims").glob("*.toml")):
-        yield path.stem, tomllib.loads(path.read_text())
+def _papers() -> dict[str, dict[str, Any]]:
+    """Return the files in ``data/claims`` by paper."""
+    paths = sorted(project("data/claims").glob("*.toml"))
+    return {path.stem: tomllib.loads(path.read_text()) for path in paths}
 
 
 def load_claims() -> list[Claim]:
     """Return the claims of all papers."""
     claims = []
-    for source, data in _papers():
+    for source, data in _papers().items():
         for name, own in data["claim"].items():
             row = {**data.get("default", {}), **own, "id": name, "source": source}
-            claims.append(Claim(**{**row, "needs": _needs(row, data.get("needs", []))}))
+            cells = expand(row["of"])
+            cells += [cell | row.get("to", {}) for cell in cells]
+            needs: dict[str, Any] = {}
+            # What all claims at some levels of a study need, then what this one does.
+            for shared in data.get("needs", []):
+                where = shared.get("where", {}).items()
+                if row["study"] == shared["study"] and any(where <= one.items() for one in cells):
+                    needs |= {n: one for n, one in shared.items() if n not in ("study", "where")}
+            claims.append(Claim(**{**row, "needs": {**needs, **row.get("needs", {})}}))
     return claims
 
 
-def load_findings() -> list[dict[str, Any]]:
-    """Return the findings of all papers, each with the claims that it rests on."""
-    return [
-        {"id": name, "source": source, **finding}
-        for source, data in _papers()
-        for name, finding in data["finding"].items()
-    ]
-
-
-def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a claim needs: its own, and that of all claims at some levels of a study."""
-    found: dict[str, Any] = {}
-    for one in shared:
-        where = one.get("where", {})
-        cells = expand(row["of"])
-        cells += [cell | row.get("to", {}) for cell in cells]
-        if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
-            found |= {name: level for name, level in one.items() if name not in ("study", "where")}
-    return {**found, **row.get("needs", {})}
-
-
 def decide(parts: Sequence[Part]) -> tuple[str, Part, float]:
-    """Return the verdict of a claim, the part that decides it, and its p-value.
-
-    It is the most clearly failing part of a claim that does not hold, else the least clearly
-    holding one, but for those that may fail.
-    """
+    """Return the verdict of a claim, the part that decides it, and its p-value."""
     may_fail = parts[0].may_fail
     verdict = combine([part.verdict for part in parts], may_fail)
+    # The most clearly failing part or the least clearly holding one, but for those that may fail.
     if verdict == "does not hold here":
         part = sorted(parts, key=lambda part: part.p_fails)[may_fail]
         return verdict, part, part.count * part.p_fails
@@ -365,18 +343,12 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
         other = evaluate(replace(claim, alternative={}, **changed), evidence)
         why += f"; otherwise {other['verdict']}: {other['why']}"
         marks += "‡" if other["verdict"] != verdict else ""
-    return row | {
-        "verdict": "needs" if needs else verdict,
-        "published": claim.paper if math.isnan(deciding.size) else deciding.size,
-        "estimate": deciding.estimate.value,
-        "low": low,
-        "high": high,
-        "n_blocks": min(part.estimate.n for part in parts),
-        "p": min(1.0, evidence.analyses * p_value),
-        "marks": marks,
-        "parts": "; ".join(texts),
-        "why": why,
-    }
+    if not math.isnan(deciding.size):
+        row["published"] = deciding.size
+    row |= {"verdict": "needs" if needs else verdict, "marks": marks, "why": why}
+    row |= {"estimate": deciding.estimate.value, "low": low, "high": high}
+    row |= {"parts": "; ".join(texts), "n_blocks": min(part.estimate.n for part in parts)}
+    return row | {"p": min(1.0, evidence.analyses * p_value)}
 
 
 def ledger(*folders: Path | str) -> pd.DataFrame:
@@ -400,15 +372,12 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     claims, rows = load_claims(), list[dict[str, Any]]()
     for folder in folders or (project("data/reference"), project("data/local")):
         found = {study: Evidence(one) for study, one in by_study(folder).items()}
-        rows += [
-            {
-                **evaluate(claim, found[claim.study]),
-                "folder": str(relative(Path(folder), project())),
-                "dataset": str(relative(found[claim.study].campaign.path, project())),
-            }
-            for claim in claims
-            if claim.study in found
-        ]
+        for claim in claims:
+            if evidence := found.get(claim.study):
+                row = evaluate(claim, evidence)
+                row["folder"] = str(relative(Path(folder), project()))
+                row["dataset"] = str(relative(evidence.campaign.path, project()))
+                rows.append(row)
     if not rows:
         remedy = "measure one first: labkit run STUDY -P ask"
         where = ", ".join(map(str, folders))
@@ -442,16 +411,16 @@ def current(rows: pd.DataFrame) -> pd.DataFrame:
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row a finding of the papers, with the weakest verdict of its claims and its reason.
 
-    A finding is judged by the last folder's claims where all of them have 12 blocks there, and else
-    by the first folder's.
+    The last folder's claims count where all of them have 12 blocks there, and else the first's.
     """
-    first, latest = rows.drop_duplicates("id"), current(rows)
-    table = []
-    for finding in load_findings():
-        own, reference = (one[one["id"].isin(finding["claims"])] for one in (latest, first))
-        own = own if own["folder"].nunique() == 1 else reference
-        if len(own):
-            weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
-            finding["claims"] = ", ".join(finding["claims"])
-            table.append(finding | dict(weakest[["verdict", "why", "needs", "dataset"]]))
+    first, latest, table = rows.drop_duplicates("id"), current(rows), []
+    for source, data in _papers().items():
+        for name, finding in data["finding"].items():
+            own, reference = (one[one["id"].isin(finding["claims"])] for one in (latest, first))
+            own = own if own["folder"].nunique() == 1 else reference
+            if len(own):
+                weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
+                about = {"id": name, "source": source, **finding}
+                about["claims"] = ", ".join(finding["claims"])
+                table.append(about | dict(weakest[["verdict", "why", "needs", "dataset"]]))
     return pd.DataFrame(table)

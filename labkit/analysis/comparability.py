@@ -24,23 +24,21 @@ if TYPE_CHECKING:
 SATURATED_SHARE = 0.1
 #: Packets that a forwarder may lose before its latency is that of a full queue.
 _QUEUE_LOSS = 0.01
-#: Share of the packets from which a condition carries all that it is offered.
-_CARRIES_ALL = 0.99
 #: Time by which wrk2 over-reports a latency, in ns: up to a tick of its event loop
 #: (https://github.com/giltene/wrk2/issues/78).
 _TICK = 1e6
 
 
 class _Rules:
-    """Rules by their names in ``needs``, for a claim and the campaign that it is asked of.
+    """Rules by their names in ``needs``: each returns what a campaign lacks for a claim, or "".
 
-    Each returns what lacks, or "". Those on trials are met where nothing was measured.
+    Those on trials are met where nothing was measured.
     """
 
     def __init__(self, claim: Claim, evidence: Evidence) -> None:
         self.claim, self.evidence, self.campaign = claim, evidence, evidence.campaign
-        #: Cells of the claim and of its baselines.
-        self.cells: list[Cell] = [*expand(claim.of), *claim.baselines]
+        self.baselines = [{**cell, **claim.to} for cell in expand(claim.of)]
+        self.cells: list[Cell] = [*expand(claim.of), *self.baselines]
         self.rig, self.settings = self.campaign.rig, self.campaign.settings
 
     def _trials(self, cells: Sequence[Cell], *columns: str) -> pd.DataFrame:
@@ -49,12 +47,10 @@ class _Rules:
         return table.trials.reindex(columns=columns)[table.ok & table.of(*cells)[table.condition]]
 
     def _by_condition(self, cells: Sequence[Cell], *columns: str, of: str = "median") -> Any:
-        """Return a statistic of columns of each condition of some cells."""
         found = self._trials(cells, *columns)
         return found.groupby(self.evidence.condition[found.index]).agg(of)
 
     def _stable(self, role: str = "sut") -> Mapping[str, Any]:
-        """Return the facts of a host that do not change while it runs."""
         return dict(self.campaign.facts.get(role, {}).get("stable", {}))
 
     @property
@@ -108,19 +104,17 @@ class _Rules:
 
     def carried(self, wanted: float) -> str:
         """Require a share of the packets that a baseline forwards."""
-        trials = self._trials(self.claim.baselines, "packets_per_s", "sent_per_s")
+        trials = self._trials(self.baselines, "packets_per_s", "sent_per_s")
         here = (trials["packets_per_s"] / trials["sent_per_s"]).median()
         lacks = "a CPU that forwards the rate of the link"
         return f"{lacks} (here the baseline carries {here:.0%})" if here < wanted else ""
 
     def offered(self, wanted: Mapping[str, float]) -> str:
-        """Require as many packets a second as the paper offers, by payload, or that some are lost.
-
-        Else a condition carries all that it is offered.
-        """
+        """Require as many packets a second as the paper offers, by payload, or a loss."""
         names = ("payload_b", "packets_per_s", "sent_per_s", "offered_per_s")
         found = self._by_condition(self.cells, *names)
-        found = found[found["packets_per_s"] >= _CARRIES_ALL * found["sent_per_s"]]
+        # A condition that carries all that it is offered may carry more.
+        found = found[found["packets_per_s"] >= 0.99 * found["sent_per_s"]]
         for payload, rate in wanted.items():
             here = found.loc[found["payload_b"] == int(payload), "offered_per_s"].min()
             if here < rate:
@@ -135,7 +129,7 @@ class _Rules:
         """Require a baseline that is not many times off the paper's, in some columns."""
         times = self.claim.regime
         for column, paper in wanted.items():
-            here = self._by_condition(self.claim.baselines, column)[column].max()
+            here = self._by_condition(self.baselines, column)[column].max()
             if here > 0 and not 1 / times <= here / paper <= times:
                 amounts = [words.amount(one, column) for one in (paper, here)]
                 return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
@@ -146,37 +140,32 @@ class _Rules:
         here = " and ".join(sorted(routers))
         return "" if routers <= {wanted} else f"Weave Net with its data path {wanted} (here {here})"
 
-    def _of_all(self) -> list[str]:
-        """Return what any claim's trials need: no limit of the load generator, queue or timer."""
-        value, cells, found = self.claim.value, self.cells, []
-        saturated = "loaded_saturated" if value.startswith("loaded_") else "saturated"
-        if self._by_condition(cells, saturated, of="mean")[saturated].max() > SATURATED_SHARE:
-            found.append("a load generator that is not the limit itself")
-        if value.startswith("loaded_latency_ns"):
-            lost = self._by_condition(cells, "loaded_loss")["loaded_loss"].max()
-            if lost > _QUEUE_LOSS:
-                found.append(
-                    "a rate below the forwarders' capacity (they lose up to"
-                    f" {words.percent(lost)}: the latency of a full queue is the reciprocal of its"
-                    " throughput)"
-                )
-        if "_ns" in value and (self.claim.to or self.claim.order):
-            trials = self._trials(cells, "application", "placement", value)
-            loads = trials["application"].map(self.settings.get("tools", {}))
-            medians = trials[loads == "wrk2"].groupby("placement")[value].median()
-            if medians.max() - medians.min() < _TICK:
-                tick = words.amount(_TICK, value)
-                found.append(f"a load tool with a finer timer than {tick} (here wrk2)")
-        if self.claim.absolute is not None:
-            found.append(self.regime({value: self.claim.absolute}))
-        return found
-
 
 RULES = {name: rule for name, rule in vars(_Rules).items() if not name.startswith("_")}
 
 
 def lacking(claim: Claim, evidence: Evidence) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
-    subject = _Rules(claim, evidence)
-    found = [RULES[name](subject, wanted) for name, wanted in claim.needs.items()]
-    return "; ".join(filter(None, dict.fromkeys([*found, *subject._of_all()])))
+    rules, value = _Rules(claim, evidence), claim.value
+    found = [RULES[name](rules, wanted) for name, wanted in claim.needs.items()]
+    # What the trials of any claim need: no limit of the load generator, queue or timer.
+    saturated = "loaded_saturated" if value.startswith("loaded_") else "saturated"
+    if rules._by_condition(rules.cells, saturated, of="mean")[saturated].max() > SATURATED_SHARE:
+        found.append("a load generator that is not the limit itself")
+    if value.startswith("loaded_latency_ns"):
+        lost = rules._by_condition(rules.cells, "loaded_loss")["loaded_loss"].max()
+        if lost > _QUEUE_LOSS:
+            found.append(
+                f"a rate below the forwarders' capacity (they lose up to {words.percent(lost)}: the"
+                " latency of a full queue is the reciprocal of its throughput)"
+            )
+    if "_ns" in value and (claim.to or claim.order):
+        trials = rules._trials(rules.cells, "application", "placement", value)
+        loads = trials["application"].map(rules.settings.get("tools", {}))
+        medians = trials[loads == "wrk2"].groupby("placement")[value].median()
+        if medians.max() - medians.min() < _TICK:
+            tick = words.amount(_TICK, value)
+            found.append(f"a load tool with a finer timer than {tick} (here wrk2)")
+    if claim.absolute is not None:
+        found.append(rules.regime({value: claim.absolute}))
+    return "; ".join(filter(None, dict.fromkeys(found)))

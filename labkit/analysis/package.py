@@ -32,11 +32,7 @@ Licence: CC-BY-4.0, https://creativecommons.org/licenses/by/4.0/
 
 
 def pack(folder: Path, output: Path) -> None:
-    """Pack each campaign of a folder into a few files of a new one, and describe that.
-
-    All of it follows from the data, CITATION.cff (authors) and notes.md: the same data and library
-    versions give the same bytes.
-    """
+    """Pack each campaign of a folder into a new one; the same data give the same bytes."""
     found = campaigns(folder)
     if not found:
         raise DatasetError("no campaign here", where=str(folder))
@@ -84,7 +80,12 @@ def describe(folder: Path) -> None:
     machine = [", ".join(table[n].unique()) for n in ("engine", "cgroup", "kernel", "processors")]
     title = "; ".join([f"Costs of containers, {days[0]} to {days[-1]}", *machine])
     paths = sorted(path for one in found for path in one.path.glob("*.parquet"))
-    fields = {one.name: _field(one) for path in paths for one in parquet.read_schema(path)}
+    kinds = {"bool": "boolean", "string": "string", "large_string": "string"}
+    fields = {}
+    for one in (field for path in paths for field in parquet.read_schema(path)):
+        known, kind = column(one.name), kinds.get(str(one.type), "number")
+        described = {"description": known.text, "unit": known.unit}
+        fields[one.name] = {"name": one.name, "type": kind, **described}
     names = [path.relative_to(folder).as_posix() for path in paths]
     resource = {"format": "parquet", "schema": "schema.json"}
     resources = [{"name": one.replace("/", "-"), "path": one, **resource} for one in names]
@@ -128,13 +129,6 @@ def about(campaign: Campaign) -> dict[str, Any]:
         "flagged": (attempts["flags"] != "").sum(),
         "samples": attempts["n_samples"].sum(),
     }
-
-
-def _field(one: Any) -> dict[str, str]:
-    """Return a column of a table as a field of its schema."""
-    kinds = {"bool": "boolean", "string": "string", "large_string": "string"}
-    known, kind = column(one.name), kinds.get(str(one.type), "number")
-    return {"name": one.name, "type": kind, "description": known.text, "unit": known.unit}
 
 
 def _crate(folder: Path, table: pd.DataFrame, title: str) -> Any:

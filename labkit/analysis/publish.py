@@ -26,9 +26,7 @@ _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 def page(executed: Path, output: Path, note: str) -> str:
     """Write an executed notebook as one HTML file that loads nothing, and return its title.
 
-    It begins with its title, and `note` stands below; cells tagged ``hide`` are left out, and those
-    that hand answers to the index. Only in a report, which has a ledger, has it links to the other
-    pages. The same notebook gives the same bytes.
+    Below that stands `note`. The same notebook gives the same bytes.
     """
     from nbconvert import HTMLExporter  # slow to import
 
@@ -43,6 +41,7 @@ def page(executed: Path, output: Path, note: str) -> str:
     text = f'<p class="note">{html(note)}</p>' if note else ""
     small = {"cell_type": "markdown", "id": "note", "metadata": {}, "source": text}
     document["cells"] = [heading, small, *cells]
+    # Links to the other pages: only in a report, which has a ledger.
     reported = output.with_name("ledger.csv").exists()
     about = {"title": title, "page": output.name, "reported": reported, "version": __version__}
     templates = str(Path(__file__).parent / "templates")
@@ -53,11 +52,9 @@ def page(executed: Path, output: Path, note: str) -> str:
 
 
 def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Build the page of every study, the ledger and the index; return answers or error by page.
+    """Build the pages of all studies, the ledger and the index; return answers or error by page.
 
-    `folder` gets them with ``ledger.csv``, ``answers.json`` and the executed notebooks. They show
-    the campaigns in `data`; by default a study is shown with a campaign of at least 6 complete
-    blocks that was measured here, else with the reference. `say` takes a line of progress.
+    They show the campaigns in `data`, by default those measured here, else the reference.
     """
     from labkit.analysis import claims
 

@@ -28,7 +28,7 @@ from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
 from labkit.analysis.tables import Html, Table
-from labkit.data import Campaign, load, refuse_unknown, select
+from labkit.data import Campaign, expand, load, refuse_unknown, select
 from labkit.errors import UsageError
 from labkit.paths import project, relative
 from labkit.units import column as described
@@ -57,13 +57,13 @@ class Comparison:
     """Conditions against a baseline, inside blocks; one family, which `Results.compare` makes.
 
     `table` has a row a condition, as `labkit.compare` returns it, after the columns of its levels.
-    All of its rows share ``to``, ``metric`` and ``margin``.
     """
 
     table: pd.DataFrame
     results: Results
     factor: str | list[str]
     by: list[str]
+    #: ``to``, ``metric`` and ``margin`` of all rows.
     shared: Mapping[str, Any]
 
     def __repr__(self) -> str:
@@ -77,28 +77,26 @@ class Comparison:
             rows.append(_shown({name: row[name] for name in self.by}) | shown | words.row(row))
         names = {"ratio": "ratio [95 % interval]"}
         frame = pd.DataFrame(rows).rename(columns=names).drop(columns="baseline", errors="ignore")
-        against = ""
-        if len(frame) and frame["against"].nunique() == 1:
-            against = f" against {frame.pop('against').iloc[0]}"
         text = described(self.shared["metric"]).text
-        caption = f"{text[:1].upper()}{text[1:]}{against}; margin "
-        caption += words.percent(self.shared["margin"]) + ("" if rows else ": not measured")
-        return Table(frame, caption)._repr_html_()
+        caption = f"{text[:1].upper()}{text[1:]}"
+        if len({row["against"] for row in rows}) == 1:
+            caption += f" against {frame.pop('against').iloc[0]}"
+        caption += f"; margin {words.percent(self.shared['margin'])}"
+        return Table(frame, caption if rows else f"{caption}: not measured")._repr_html_()
 
     def _rows(self, levels: Sequence[Any], by: Mapping[str, Any]) -> pd.DataFrame:
         """Return the rows of some levels, in their order; those not measured say so."""
         table = select(self.table, by)
-        if not levels:
-            return table
         known, parts = list(table["condition"]), []
-        at = {name: " and ".join(map(str, np.atleast_1d(one))) for name, one in by.items()}
         for level in levels:
-            parts.append(table[[one == level for one in known]])
-            if level not in known:
+            found = table[[one == level for one in known]]
+            if not len(found):
+                at = {name: " and ".join(map(str, np.atleast_1d(one))) for name, one in by.items()}
                 row = {**dict.fromkeys(self.by, ""), **at, "condition": level, **self.shared}
                 reason = f"not in this campaign, which has {', '.join(map(str, known)) or 'none'}"
-                parts.append(pd.DataFrame([row | stats.unmeasured(reason)]))
-        return pd.concat([part for part in parts if len(part)], ignore_index=True)
+                found = pd.DataFrame([row | stats.unmeasured(reason)])
+            parts.append(found)
+        return pd.concat(parts, ignore_index=True) if levels else table
 
     def answer(self, *levels: Any, **by: Any) -> Answers:
         """Return a sentence for each of some levels, or for all."""
@@ -113,9 +111,7 @@ class Comparison:
         """Return counters of a level and of its baseline: where they differ may be the reason."""
         row, names = self._rows([level], by).iloc[0], _names(self.factor)
         pair = [row["condition"], row["to"]]
-        levels = (
-            [pair] if names == [self.factor] else [list(one) for one in zip(*pair, strict=True)]
-        )
+        levels = [pair] if isinstance(self.factor, str) else map(list, zip(*pair, strict=True))
         at = {name: row[name] for name in self.by} | dict(zip(names, levels, strict=True))
         return self.results.where(**at).counters(*counters, by=names)
 
@@ -164,15 +160,13 @@ class Results:
     @cached_property
     def _infeasible(self) -> pd.DataFrame:
         """Conditions that the rig could not run, with the reason."""
-        factors = self.campaign.factors
-        entries = self.campaign.plan["infeasible"]
+        factors, entries = self.campaign.factors, self.campaign.plan["infeasible"]
         rows = [[*entry["condition"].split(" | "), entry["reason"]] for entry in entries]
         frame = pd.DataFrame(rows, columns=[*factors, "reason"], dtype=object)
         for name, levels in factors.items():
             known = {str(level): level for level in levels}
             frame[name] = [known.get(text, text) for text in frame[name]]
-        wanted = {name: level for name, level in self.levels.items() if name in factors}
-        return select(frame, wanted)
+        return select(frame, {n: level for n, level in self.levels.items() if n in factors})
 
     def _column(self, of: str | None) -> str:
         """Return a column, by default the plan's first outcome."""
@@ -182,28 +176,19 @@ class Results:
         return column
 
     @cached_property
-    def _blocks(self) -> BlockTable:
-        return BlockTable(self.trials, list(self.campaign.factors))
-
-    @cached_property
-    def _calm(self) -> BlockTable:
-        """Blocks of the trials whose CPUs were not disturbed."""
+    def _tables(self) -> list[BlockTable]:
+        """Blocks of all trials, and of those whose CPUs were not disturbed."""
         calm = self.trials[~self.trials["flags"].str.contains(_DISTURBED)]
-        return BlockTable(calm, list(self.campaign.factors))
-
-    def _combinations(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return the planned combinations of levels of some factors, in the order of the plan."""
-        refuse_unknown("factor", names, self.factors)
-        found = set[tuple[Any, ...]]()
-        for frame in (self.trials, self._infeasible):
-            found |= set(frame[[*names]].astype(object).itertuples(index=False, name=None))
-        products = itertools.product(*(self.factors[name] for name in names))
-        return [levels for levels in products if levels in found]
+        return [BlockTable(one, list(self.campaign.factors)) for one in (self.trials, calm)]
 
     def _groups(self, by: Names) -> list[dict[str, Any]]:
-        """Return the planned combinations of levels of some factors, one without any."""
-        every = self._combinations(_names(by)) if by else [()]
-        return [dict(zip(_names(by), levels, strict=True)) for levels in every]
+        """Return the planned combinations of levels of some factors, in the order of the plan."""
+        names, found = _names(by), set[tuple[Any, ...]]()
+        refuse_unknown("factor", names, self.factors)
+        for frame in (self.trials, self._infeasible):
+            found |= set(frame[names].astype(object).itertuples(index=False, name=None))
+        products = expand({name: self.factors[name] for name in names})
+        return [levels for levels in products if not names or tuple(levels.values()) in found]
 
     def compare(
         self, factor: Names, to: Any, *, by: Names = (), of: str | None = None
@@ -229,21 +214,30 @@ class Results:
             than one respect are never pooled.
         """
         names, by, rows = _names(factor), _names(by), []
-        self._refuse_open([*names, *by])
-        levels = self._combinations(names)
+        for name, known in self.factors.items():
+            measured = [level for level in known if (self.trials[name] == level).any()]
+            if name not in (*names, *by) and len(measured) > 1:
+                raise UsageError(
+                    f"the factor {name!r} is left open",
+                    why=f"it has the levels {', '.join(map(str, measured))}",
+                    remedy=f"choose one: .where({name}={measured[0]!r}), or name it in by",
+                )
+        levels = self._groups(names)
         pairs = list(itertools.pairwise(levels))
         if to is not None:
-            baseline = (to,) if isinstance(factor, str) else tuple(to)
+            baseline = dict(zip(names, [to] if isinstance(factor, str) else to, strict=True))
             pairs = [(baseline, one) for one in levels if one != baseline]
         shared = {"to": to, "metric": self._column(of), "margin": self.campaign.plan["margin"]}
         for group, (other, own) in itertools.product(self._groups(by), pairs):
-            cells = [{**group, **dict(zip(names, one, strict=True))} for one in (own, other)]
-            if row := self._row(shared["metric"], cells, names):
-                pair = (own, other) if not isinstance(factor, str) else (own[0], other[0])
-                condition = dict(zip(("condition", "to"), pair, strict=True))
-                rows.append({**cells[0], **shared, **condition, **row})
-        columns = [*names, *by, *shared, "condition", *stats.unmeasured("")]
-        frame = pd.DataFrame(rows, columns=None if rows else list(dict.fromkeys(columns)))
+            if row := self._row(shared["metric"], [group | own, group | other], other):
+                condition, against = (
+                    one[factor] if isinstance(factor, str) else (*one.values(),)
+                    for one in (own, other)
+                )
+                about = {**shared, "to": against, "condition": condition}
+                rows.append({**group, **own, **about, **row})
+        columns = dict.fromkeys([*names, *by, *shared, "condition", *stats.unmeasured("")])
+        frame = pd.DataFrame(rows, columns=list(columns))
         frame["p_adjusted"] = holm(frame["p_value"])
         return Comparison(frame, self, factor if isinstance(factor, str) else names, by, shared)
 
@@ -251,32 +245,28 @@ class Results:
         """Compare each level of a factor with the one before it, in the order of the plan."""
         return self.compare(factor, None, by=by, of=of)
 
-    def _judged(self, table: BlockTable, column: str, cells: Any) -> dict[str, Any]:
-        return stats.row(table.cells(column, *cells), self.campaign.plan["margin"], 0.05)
-
-    def _row(self, column: str, cells: Any, names: Any) -> dict[str, Any]:
+    def _row(self, column: str, cells: Any, baseline: stats.Cell) -> dict[str, Any]:
         """Return the comparison of two cells, or why there is none; {} if none was planned."""
+        margin, (every, calm) = self.campaign.plan["margin"], self._tables
         try:
-            row = self._judged(self._blocks, column, cells)
+            row = stats.row(every.cells(column, *cells), margin, 0.05)
         except NotMeasured as error:
             reasons = [self._reason(cell) for cell in cells]
-            baseline = {name: cells[1][name] for name in names}
             if reasons[0] != "" and not len(select(self.trials, baseline)):
                 reasons[1] = reasons[1] or str(error)
             why = "; ".join(dict.fromkeys(filter(None, reasons))) or str(error)
             return stats.unmeasured(why) if "" not in reasons else {}
-        calm = "not measured"
+        undisturbed = "not measured"
         with contextlib.suppress(NotMeasured):
-            calm = self._judged(self._calm, column, cells)["verdict"]
+            undisturbed = stats.row(calm.cells(column, *cells), margin, 0.05)["verdict"]
         if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > SATURATED_SHARE:
             reason = "the load generator was the limit"
-        elif row["verdict"] != calm:
+        elif row["verdict"] != undisturbed:
             reason = "it rests on trials whose CPUs were disturbed"
         else:
             return row
-        row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
-        row |= {"p_value": math.nan, "reason": reason}
-        return row
+        undecided = {"differs": False, "equivalent": False, "verdict": "cannot tell"}
+        return row | undecided | {"p_value": math.nan, "reason": reason}
 
     def _reason(self, cell: Mapping[str, Any]) -> str | None:
         """Return why a cell has no trial: "" if it was never planned, None if it has trials."""
@@ -287,31 +277,21 @@ class Results:
             return f"{len(attempts)} attempts failed: {attempts['problem'].iloc[0]}"
         return next(iter(select(self._infeasible, cell)["reason"]), "")
 
-    def _refuse_open(self, named: Sequence[str]) -> None:
-        """Raise `UsageError` where conditions differ in a factor that is not named."""
-        for name, levels in self.factors.items():
-            measured = [level for level in levels if (self.trials[name] == level).any()]
-            if name not in named and len(measured) > 1:
-                raise UsageError(
-                    f"the factor {name!r} is left open",
-                    why=f"it has the levels {', '.join(map(str, measured))}",
-                    remedy=f"choose one: .where({name}={measured[0]!r}), or name it in by",
-                )
-
     def about(self) -> Table:
         """Return machine, dates, size, rig and limits of the campaign."""
         campaign, rig = self.campaign, self.campaign.rig
         plain = [f"{k} {v}" for k, v in campaign.settings.items() if not isinstance(v, dict | list)]
-        rows = package.about(campaign)
-        rows["rig"] = f"{rig['name']}: {'; '.join(rig['caveats'])}"
-        rows["margin"] = words.percent(campaign.plan["margin"])
-        rows["settings"] = ", ".join(plain)
-        pairs = [*rows.items()]
+        rows = [
+            *package.about(campaign).items(),
+            ("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"),
+            ("margin", words.percent(campaign.plan["margin"])),
+            ("settings", ", ".join(plain)),
+        ]
         infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
         for why, those in infeasible[list(campaign.factors)]:
-            pairs.append(("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}"))
+            rows.append(("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}"))
         where = relative(campaign.path.absolute(), project())
-        frame = pd.DataFrame(pairs, columns=["", "this campaign"])
+        frame = pd.DataFrame(rows, columns=["", "this campaign"])
         return Table(frame, f"{campaign.study} ({where})")
 
     def _repr_html_(self) -> str:
@@ -338,8 +318,8 @@ class Results:
                 row["ratio of repeats"] = words.ratio(noisiest.value, *noisiest.interval())
                 row["decidable margin"] = words.percent(noisiest.decidable_margin())
             row["drift"] = part._drift(column)
-            row["failed attempts"] = f"{len(part.trials) - len(part.ok)}"
-            row["lost trials"] = f"{tried.ngroups - done.ngroups}"
+            row["failed attempts"] = str(len(part.trials) - len(part.ok))
+            row["lost trials"] = str(tried.ngroups - done.ngroups)
             row["flagged"] = words.percent(float((part.ok["flags"] != "").mean()))
             row["generator at its limit"] = words.percent(float(part.ok["saturated"].mean()))
             rows.append(row)
@@ -347,14 +327,12 @@ class Results:
 
     def _noisiest(self, column: str) -> Mean | None:
         """Return the ratio of repeats of the condition for which it decides the widest margin."""
-        factors, found = list(self.campaign.factors), []
-        twice = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
-        cells: Any = twice.to_dict("records")
-        table = BlockTable(self.trials, [*factors, "repeat"])
-        for cell in cells:
+        factors, found = [*self.campaign.factors, "repeat"], []
+        twice: Any = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
+        table = BlockTable(self.trials, factors)
+        for cell in twice.to_dict("records"):
             with contextlib.suppress(NotMeasured):
-                numbers = table.cells(column, {**cell, "repeat": 2}, {**cell, "repeat": 1})
-                found.append(numbers.estimate())
+                found.append(table.cells(column, cell, {**cell, "repeat": 1}).estimate())
         return max(found, key=Mean.decidable_margin, default=None)
 
     def _drift(self, column: str) -> str:

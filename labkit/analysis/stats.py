@@ -1,9 +1,8 @@
 """Statistics of trials: one number a block, paired log ratios, intervals and tests.
 
-A condition has one number a block: the mean logarithm over its repeats, and over the levels of
-factors that a comparison does not name. A ratio is the mean difference of two logarithms over the
-blocks that have both, with Student's interval, whose error allows for serial correlation.
-Equivalence is shown by two one-sided tests (Schuirmann 1987).
+The number of a condition is the mean logarithm over its repeats, and over the levels of factors
+that a comparison does not name. A ratio is the mean difference of two over the blocks that have
+both, with Student's interval. Equivalence is shown by two one-sided tests (Schuirmann 1987).
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ Floats = NDArray[np.float64]
 Cell = Mapping[str, Any]
 #: Blocks that a verdict takes: the one-sided sign test of fewer cannot reach 5 % (1 / 2**4 is 6 %).
 LEAST_BLOCKS = 5
-#: Blocks from which serial correlation is estimated, and the level of the test for it.
-_SERIAL_BLOCKS, _SERIAL_LEVEL = 10, 0.1
-#: Largest correlation of neighbouring blocks, and the fewest degrees of freedom that it leaves: an
-#: estimate from a dozen blocks is too noisy for fewer.
-_SERIAL_MOST, _LEAST_DF = 0.95, 4.0
 #: Power at which blocks are planned.
 _POWER = 0.8
 
@@ -40,13 +34,10 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean over `n` blocks, with its standard error and degrees of freedom.
-
-    They are NaN where there are too few blocks. With `log` the numbers are logarithms, so that
-    values and bounds are ratios.
-    """
+    """Mean over `n` blocks, with its standard error and degrees of freedom; NaN of too few."""
 
     n: int
+    #: A logarithm with `log`: values and bounds are ratios then.
     centre: float
     error: float
     df: float
@@ -54,13 +45,7 @@ class Mean:
 
     @classmethod
     def of(cls, numbers: ArrayLike, *, log: bool = True) -> Mean:
-        """Return the mean of one number a block, in the order of the blocks; NaN are left out.
-
-        With ten blocks or more the error and the degrees of freedom allow for a correlation of
-        neighbouring blocks, where von Neumann's ratio (1941) finds one: its lag-1 estimate, of a
-        first-order autoregression, gives the effective number of blocks (Bayley and Hammersley
-        1946).
-        """
+        """Return the mean of one number a block, in the order of the blocks; NaN are left out."""
         values = np.asarray(numbers, dtype=np.float64)
         values = values[~np.isnan(values)]
         n = len(values)
@@ -69,8 +54,7 @@ class Mean:
         centre, error, df = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n), n - 1.0
         if error * math.sqrt(n) < 1e-12 * max(1.0, abs(centre)):
             return cls(n, centre, 0.0, df, log)
-        if n >= _SERIAL_BLOCKS:
-            # The larger error counts, with its degrees of freedom.
+        if n >= 10:  # The larger error counts, with its degrees of freedom.
             error, df = max((error, df), _serial(values), key=lambda one: one[0])
         return cls(n, centre, error, df, log)
 
@@ -100,7 +84,6 @@ class Mean:
         return self._p(-self._distance(bound))
 
     def _p(self, distance: float) -> float:
-        """Return the p-value of a distance from a bound; below 0 is the side to be shown."""
         if self.error == 0:
             return float(distance >= 0)
         return float(special.stdtr(self.df, distance / self.error))
@@ -110,15 +93,13 @@ class Mean:
         return float(np.maximum(self.p_above(low), self.p_below(high)))
 
     def blocks_needed(self, bound: float, alpha: float = 0.05) -> float:
-        """Return how many blocks would tell `value` from a bound, with a power of 80 %.
-
-        The normal approximation with the correction of Guenther (1981) for Student's quantile.
-        """
+        """Return how many blocks would tell `value` from a bound, with a power of 80 %."""
         distance = abs(self._distance(bound))
         if not self.error > 0 or not distance:
             return math.nan
         normal = float(special.ndtri(1 - alpha / 2))
         effect = distance / (self.error * math.sqrt(self.n))
+        # Guenther's correction (1981) for Student's quantile.
         needed = ((normal + float(special.ndtri(_POWER))) / effect) ** 2 + normal**2 / 2
         return float(max(LEAST_BLOCKS, math.ceil(needed)))
 
@@ -135,45 +116,46 @@ class Mean:
 
 
 def _serial(values: Floats) -> tuple[float, float]:
-    """Return the standard error and degrees of freedom under a correlation, or (0, 0)."""
+    """Return standard error and degrees of freedom where neighbouring blocks correlate, or (0, 0).
+
+    By von Neumann's ratio (1941), and the effective number of blocks of a first-order
+    autoregression (Bayley and Hammersley 1946).
+    """
     n = len(values)
     centred = values - values.mean()
     square = float(centred @ centred)
-    # Von Neumann's ratio lies between 0 and 4 with mean 2: near enough a beta variable.
+    # It lies between 0 and 4 with mean 2: near enough a beta variable. The test is at 10 %.
     ratio = float(np.sum(np.diff(values) ** 2)) / square
     shape = ((n * n - 1) / (n - 2) - 1) / 2
-    if special.betainc(shape, shape, min(ratio / 4, 1.0)) >= _SERIAL_LEVEL:
+    if special.betainc(shape, shape, min(ratio / 4, 1.0)) >= 0.1:
         return 0.0, 0.0
     raw = float(centred[1:] @ centred[:-1]) / square
-    lag1 = float(np.clip(raw + (1 + 4 * max(raw, 0.0)) / n, 0.0, _SERIAL_MOST))
+    lag1 = float(np.clip(raw + (1 + 4 * max(raw, 0.0)) / n, 0.0, 0.95))
     lags = np.arange(1, n)
     inflation = 1 + 2 * float(np.sum((1 - lags / n) * lag1**lags))
     variance = square / max(n - inflation, (n - 1) / n)
-    return math.sqrt(variance * inflation / n), max(n / inflation - 1, _LEAST_DF)
+    # An estimate from a dozen blocks is too noisy for fewer degrees of freedom.
+    return math.sqrt(variance * inflation / n), max(n / inflation - 1, 4.0)
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers of some cells by block: `values` has the shape (blocks, cells).
+    """Numbers of some cells in the blocks that have all of them."""
 
-    They are logarithms, or the values themselves where one is 0; NaN without a value. `lost` counts
-    the blocks in which a cell was tried and never succeeded.
-    """
-
+    #: Of the shape (blocks, cells): logarithms, or the values themselves where one is 0.
     values: Floats
     log: bool
+    #: Number of blocks in which each cell was tried and never succeeded.
     lost: tuple[int, ...]
 
     def estimate(self) -> Mean:
-        """Return the value of one cell, the ratio of two, or that of four as a ratio of ratios.
-
-        Where a value is 0 there are no logarithms: the ratio of the means then, with the error of
-        the linearised quotient (Fieller 1954, for denominators far from 0).
-        """
+        """Return the value of one cell, the ratio of two, or that of four as a ratio of ratios."""
         count = self.values.shape[1]
         if self.log or count != 2:
             return Mean.of(self.values @ np.array([1.0, -1.0, -1.0, 1.0])[:count], log=self.log)
-        own, base = self.complete.T
+        # The ratio of the means, with the error of the linearised quotient (Fieller 1954, for
+        # denominators far from 0).
+        own, base = self.values.T
         if not len(own) or not base.mean():
             return Mean(len(own), math.nan, math.nan, math.nan, log=False)
         quotient = float(own.mean() / base.mean())
@@ -181,73 +163,54 @@ class Numbers:
         return replace(residual, centre=quotient)
 
     def p_inside(self, low: float, high: float) -> float:
-        """Return the p-value that a ratio lies within bounds, allowing for trials that failed.
-
-        Between two bounds blocks that one side lost more often than the other count as lying at
-        twice the distance of the upper one: a condition that fails may be one that is slow.
-        """
+        """Return the p-value that a ratio lies within bounds, allowing for trials that failed."""
         estimate = self.estimate()
         shown, extra = estimate.p_inside(low, high), abs(self.lost[0] - self.lost[-1])
         if not extra or not self.log or not shown < 0.5 or math.isinf(low) or math.isinf(high):
             return shown
+        # What fails may be what is slow: blocks that one side lost more often than the other count
+        # as lying at twice the distance of the upper bound.
         logs = self.values[:, 0] - self.values[:, -1]
         missing = [math.copysign(2 * math.log(high), estimate.centre)] * extra
         return max(shown, Mean.of([*logs, *missing]).p_inside(low, high))
 
-    @property
-    def complete(self) -> Floats:
-        """Rows of the blocks that have all cells."""
-        return self.values[~np.isnan(self.values).any(axis=1)]
-
     def plain(self) -> Floats:
-        """Return the values of complete blocks, not their logarithms."""
-        return np.exp(self.complete) if self.log else self.complete
-
-    def means(self) -> list[float]:
-        """Return the mean of each cell, over the blocks that have all: geometric on logarithms."""
-        return [Mean.of(cell, log=self.log).value for cell in self.complete.T]
+        """Return the values, not their logarithms."""
+        return np.exp(self.values) if self.log else self.values
 
 
 class BlockTable:
     """Trials as one number a block and condition, of any column.
 
-    `trials` has a row an attempt: ``block``, the `factors` that name a condition, and optionally
-    ``status`` and ``session``.
+    A row of `trials` is an attempt, with ``block``, the `factors` that name a condition, and
+    optionally ``status`` and ``session``.
     """
 
     def __init__(self, trials: pd.DataFrame, factors: Sequence[str]) -> None:
         refuse_unknown("column", ("block", *factors), trials)
-        absent: dict[str, Any] = {"status": "ok", "session": 1}
-        absent = {name: one for name, one in absent.items() if name not in trials}
-        self.trials = trials.assign(**absent)
+        optional: dict[str, Any] = {"status": "ok", "session": 1}
+        self.trials = trials.assign(**{n: trials.get(n, one) for n, one in optional.items()})
         self.factors = tuple(factors)
         #: Number of the condition of each attempt: its row in `conditions`.
         self.condition = trials.groupby(list(factors), dropna=False, sort=False).ngroup().to_numpy()
         first = np.unique(self.condition, return_index=True)[1]
         self.conditions = trials[[*factors]].iloc[first].astype(object)
-        self._levels = {name: column.to_numpy() for name, column in self.conditions.items()}
-        #: Which attempts succeeded.
         self.ok = (self.trials["status"] == "ok").to_numpy()
-        block, blocks = pd.factorize(trials["block"], sort=True)
-        self._shape = len(blocks), len(first)
-        self._place = block * len(first) + self.condition
         self._columns: dict[str, dict[str, Floats]] = {}
 
     def _column(self, value: str) -> dict[str, Floats]:
         """Return tables of a column, of blocks and conditions, without values where none is."""
         if value not in self._columns:
+            place = [self.trials["block"].to_numpy(), self.condition]
             number = pd.to_numeric(self.trials[value], errors="coerce").where(self.ok)
-            session = self.trials["session"].where(number.notna())
+            sessions = self.trials["session"].where(number.notna()).groupby(place)
             with np.errstate(invalid="ignore", divide="ignore"):
                 columns = {"plain": number, "logs": np.log(number), "zeros": number <= 0}
-            sessions = session.groupby(self._place)
-            found = pd.DataFrame(columns).groupby(self._place).mean()
+            found = pd.DataFrame(columns).groupby(place).mean()
             found = found.assign(first=sessions.min(), last=sessions.max())
-            found["lost"] = found["plain"].isna()
-            found = found.reindex(range(math.prod(self._shape))).astype(np.float64)
-            self._columns[value] = {
-                str(name): one.to_numpy().reshape(self._shape) for name, one in found.items()
-            }
+            found = found.assign(lost=found["plain"].isna()).astype(np.float64)
+            # The same blocks and conditions for all: every attempt has its place.
+            self._columns[value] = {str(n): one.unstack().to_numpy() for n, one in found.items()}
         return self._columns[value]
 
     def of(self, *cells: Cell) -> NDArray[np.bool_]:
@@ -255,16 +218,15 @@ class BlockTable:
         mask = np.zeros(len(self.conditions), dtype=bool)
         for cell in cells:
             named = {name: level for name, level in cell.items() if level != "all"}
-            refuse_unknown("factor", named, self._levels)
-            mask |= np.logical_and.reduce([self._levels[n] == one for n, one in named.items()])
+            refuse_unknown("factor", named, self.conditions)
+            mask |= np.logical_and.reduce([self.conditions[n] == one for n, one in named.items()])
         return mask
 
     def cells(self, value: str, *cells: Cell) -> Numbers:
-        """Return the numbers of a column in some cells, by block.
+        """Return the numbers of a column in some cells, by block, or raise `NotMeasured`.
 
-        Factors that no cell names are averaged over the levels at which all cells were measured; a
-        block that lacks one of them has no number, and neither has one in which the cells were
-        measured in several sessions. A cell without a value raises `NotMeasured`.
+        Factors that no cell names are averaged over the levels at which all cells were measured. A
+        block that lacks one has no number, nor has one that was measured in several sessions.
         """
         if value not in self.trials:
             raise NotMeasured(f"no trial has {value}")
@@ -291,7 +253,7 @@ class BlockTable:
         first, last = column["first"][:, used], column["last"][:, used]
         values[np.fmin.reduce(first, axis=1) < np.fmax.reduce(last, axis=1)] = np.nan
         lost = tuple(int((column["lost"][:, mask] == 1).any(axis=1).sum()) for mask in masks)
-        return Numbers(values, log, lost)
+        return Numbers(values[~np.isnan(values).any(axis=1)], log, lost)
 
 
 def holm(p_values: ArrayLike) -> Floats:
@@ -304,23 +266,16 @@ def holm(p_values: ArrayLike) -> Floats:
     return adjusted
 
 
-#: Verdict of a comparison, by whether it differs and whether it is equivalent.
-_VERDICTS = {(True, True): "differs within margin", (False, False): "cannot tell"}
-_VERDICTS |= {(True, False): "differs", (False, True): "equivalent"}
-
-
 def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
-    """Return the comparison of a cell with a baseline, as a row of `compare`.
-
-    ``value`` and ``baseline`` are over the same blocks as the ratio, so that there is one
-    difference: ``value / baseline`` is ``estimate``.
-    """
+    """Return the comparison of a cell with a baseline, as a row of `compare`."""
     estimate = numbers.estimate()
-    value, baseline = numbers.means()
+    # Over the same blocks as the ratio, so that there is one difference.
+    value, baseline = (Mean.of(cell, log=numbers.log).value for cell in numbers.values.T)
     low, high = estimate.interval(1 - alpha)
     p_value = min(1.0, 2 * min(estimate.p_above(1.0), estimate.p_below(1.0)))
     p_equivalence = numbers.p_inside(1 / (1 + margin), 1 + margin)
     tests = (p_value, p_equivalence)
+    verdicts = [["cannot tell", "equivalent"], ["differs", "differs within margin"]]
     differs, equivalent = (estimate.n >= LEAST_BLOCKS and bool(p < alpha) for p in tests)
     needed = min(estimate.blocks_needed(1.0, alpha), estimate.blocks_to_equate(margin, alpha))
     return {
@@ -333,7 +288,7 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
         "high": high,
         "differs": differs,
         "equivalent": equivalent,
-        "verdict": _VERDICTS[differs, equivalent],
+        "verdict": verdicts[differs][equivalent],
         "p_value": p_value,
         "p_equivalence": p_equivalence,
         "blocks_needed": math.nan if differs or equivalent else needed,

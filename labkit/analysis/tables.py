@@ -44,12 +44,10 @@ def html(value: Any) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table that displays itself, in a page in a box that scrolls by itself.
+    """A table that displays itself, in a page in a box that scrolls by itself."""
 
-    Cells are texts, numbers in their final form, or `Html`; the first column names a row. An index
-    called ``id`` gives anchors, and `classes` are those of the stylesheet.
-    """
-
+    #: Texts, numbers in their final form, or `Html`; the first column names a row, and an index
+    #: called ``id`` gives anchors.
     frame: pd.DataFrame
     caption: str
     classes: str = ""
@@ -80,14 +78,12 @@ class Table:
 
 
 def _noted(text: Any, *notes: Any) -> Html:
-    """Show a text with notes in small print below."""
-    small = [f"<br><small>{shown}</small>" for note in notes if (shown := html(note))]
-    return Html(html(text) + "".join(small))
-
-
-def _verdict(word: str, *notes: Any) -> Html:
-    """Show a verdict with its colour, and notes below."""
-    return _noted(Html(f'<span class="verdict {VERDICTS[word][0]}">{word}</span>'), *notes)
+    """Show a text, a verdict in its colour, with notes in small print below."""
+    shown = html(text)
+    if text in VERDICTS:
+        shown = f'<span class="verdict {VERDICTS[text][0]}">{text}</span>'
+    small = [f"<br><small>{note}</small>" for note in map(html, notes) if note]
+    return Html(shown + "".join(small))
 
 
 def opening(findings: pd.DataFrame, answers: Answers) -> Html:
@@ -95,24 +91,22 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     counts = findings["verdict"].value_counts()
     parts = [f"{counts[word]} {text}" for word, (_, text) in VERDICTS.items() if word in counts]
     papers = f"{len(findings)} findings of {findings['source'].nunique()} papers"
+    lines = [f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>']
     known = [one for one in answers if "error" not in one]
     alarms = [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
     elsewhere = [one["study"] for one in known if one["source"] != "here"]
     pilots = [one["study"] for one in known if one["blocks"] < LEAST_BLOCKS]
-    for text, concerned in (
-        ("Not measured on this machine, but by the reference campaign", elsewhere),
-        (f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing", pilots),
-    ):
+    for text, concerned in {
+        "Not measured on this machine, but by the reference campaign": elsewhere,
+        f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": pilots,
+    }.items():
         studies = "all studies" if len(concerned) == len(known) else ", ".join(concerned)
         alarms += [f"{text}: {studies}."] if concerned else []
+    lines += [f'<p class="alarm">{html(text)}</p>' for text in alarms]
     rigs = "; ".join(dict.fromkeys(one["rig"] for one in known))
     dates = sorted(one["measured"] for one in known) or [""]
     period = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
-    lines = [
-        f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>',
-        *(f'<p class="alarm">{html(text)}</p>' for text in alarms),
-        f'<p class="note">Rig: {html(rigs)}; measured {html(period)}.</p>',
-    ]
+    lines.append(f'<p class="note">Rig: {html(rigs)}; measured {html(period)}.</p>')
     return Html("\n".join(lines))
 
 
@@ -120,16 +114,17 @@ def answers_table(answers: Answers) -> Table:
     """Show each study with its first answer and a link to its page."""
     rows = []
     for one in answers:
-        question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
         answer = "this page failed" if "error" in one else "none of its conditions was measured"
-        row = {"Question": question, "Answer": answer, "Ratio [95 % interval]": "", "Measured": ""}
+        texts = [answer, "", ""]
         if one.get("rows"):
             first = one["rows"][0]
             measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"
-            row |= {"Answer": first["sentence"], "Measured": measured}
-            row["Ratio [95 % interval]"] = first["ratio"]
-        rows.append(row)
-    return Table(pd.DataFrame(rows), "The studies and their first answers", "stacked")
+            texts = [first["sentence"], first["ratio"], measured]
+        question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
+        rows.append([question, *texts])
+    columns = ["Question", "Answer", "Ratio [95 % interval]", "Measured"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return Table(frame, "The studies and their first answers", "stacked")
 
 
 def verdict_bars(claims: pd.DataFrame) -> Html:
@@ -156,7 +151,7 @@ def findings_table(findings: pd.DataFrame) -> Table:
     rows = [
         {
             "Finding": _noted(one["says"], f"{one['source']}, {one['place']}"),
-            "Verdict": _verdict(one["verdict"], one["needs"]),
+            "Verdict": _noted(one["verdict"], one["needs"]),
             "Why": _noted(one["why"], f"rests on {one['claims']}; {one['dataset']}"),
         }
         for one in findings.to_dict("records")
@@ -172,7 +167,7 @@ def paper(ledger: pd.DataFrame, source: str) -> Html:
             "Claim": _noted(one["says"], f"{one['place']}; {one['id']}", one["sentence"]),
             "Published": one["published"],
             "Measured": _noted(one["why"], f"{one['n_blocks']:.0f} blocks; {one['dataset']}"),
-            "Verdict": _verdict(one["verdict"], one["marks"], one["needs"]),
+            "Verdict": _noted(one["verdict"], one["marks"], one["needs"]),
         }
         for one in own.to_dict("records")
     ]

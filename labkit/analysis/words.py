@@ -18,7 +18,7 @@ _RATES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
 def scale(largest: float, name: str) -> tuple[float, str]:
     """Return factor and unit that make a column's values up to `largest` readable."""
     known = column(name)
-    if known.share:
+    if known.kind == "share":
         return 100.0, "%"
     for family in (_TIMES, _BITS, _BYTES, _RATES):
         if known.unit in family:
@@ -73,7 +73,7 @@ def word(estimate: float, name: str) -> str:
         return "slower" if over else "faster"
     if known.unit.endswith("/s") and known.better == "higher":
         return "faster" if over else "slower"
-    if known.unit in ("1", "1/operation") and not known.share:
+    if known.unit in ("1", "1/operation") and known.kind != "share":
         return "more" if over else "less"
     return "higher" if over else "lower"
 

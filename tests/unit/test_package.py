@@ -20,8 +20,7 @@ from labkit.data import campaigns, load
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import project
 
-AUTHORS = {"title": "Made", "type": "dataset"}
-AUTHORS["authors"] = [{"family-names": "Doe", "given-names": "Jane"}]
+AUTHORS = {"title": "Made", "authors": [{"family-names": "Doe", "given-names": "Jane"}]}
 FACTORS = {"placement": ["bare clean", "docker host"], "size_b": [1, 64]}
 
 
@@ -55,8 +54,9 @@ def packed(described, tmp_path):
 
 
 def files(folder):
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return {
+        path.relative_to(folder): path.is_dir() or path.read_bytes() for path in folder.rglob("*")
+    }
 
 
 def test_a_packed_campaign_is_read_as_the_local_one(local, described):
@@ -94,11 +94,6 @@ def test_standard_tools_and_people_read_the_description(described):
     assert "Programs with local changes: none." in lines
 
 
-def append(folder):
-    with (folder / "two" / "raw.tar.xz").open("ab") as file:
-        file.write(b"x")
-
-
 def lose_a_trial(folder):
     path = folder / "one" / "trials.parquet"
     pd.read_parquet(path).iloc[1:].to_parquet(path, index=False)
@@ -108,7 +103,7 @@ def lose_a_trial(folder):
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (append, "two/raw.tar.xz: altered"),
+        (lambda folder: (folder / "two/raw.tar.xz").write_bytes(b"x"), "two/raw.tar.xz: altered"),
         (lambda folder: (folder / "one/plan.json").unlink(), "one/plan.json: altered, missing"),
         (lambda folder: (folder / "one/new").touch(), "one/new: altered, missing or not listed"),
         (lose_a_trial, "1200 samples, its trials have 1150"),
@@ -120,35 +115,24 @@ def test_damages_are_found(packed, damage, problem):
     assert result.exit_code == 1 and problem in result.output
 
 
-#: A file that cannot be read, and its bytes; or how the table of trials changes.
-UNREADABLE = [
-    ("plan.json", b'{"format": 2, "stu'),
-    ("plan.json", b'{"format": 99}'),
-    ("plan.json", b'{"format": 2, "factors": {}}'),
-    ("sessions.json", b'{"format": 1, "sessions": []}'),
-    ("trials.parquet", b"PAR1" * 9),
-    ("samples.parquet", b"PAR1" * 9),
-    ("trials/b01-p01-a1/trial.json", b'{"format": 2, "ro'),
-    ("", lambda trials: trials.drop(columns="size_b")),
-    ("", lambda trials: trials.assign(size_b="x")),
-]
-
-
-@pytest.mark.parametrize(("file", "content"), UNREADABLE)
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("plan.json", b'{"format": 2, "stu'),
+        ("plan.json", b'{"format": 99}'),
+        ("plan.json", b'{"format": 2, "factors": {}}'),
+        ("sessions.json", b'{"format": 1, "sessions": []}'),
+        ("trials.parquet", b"PAR1" * 9),
+        ("samples.parquet", b"PAR1" * 9),
+    ],
+)
 def test_a_campaign_that_cannot_be_read_is_named_with_a_remedy(file, content, packed):
-    folder, table = packed / "one", packed / "one" / "trials.parquet"
-    if not file:
-        content(pd.read_parquet(table)).to_parquet(table)
-    elif "trial.json" in file:
-        table.unlink()
-        (folder / file).parent.mkdir(parents=True)
-    if file:
-        (folder / file).write_bytes(content)
+    path = packed / "one" / file
+    path.write_bytes(content)
     with pytest.raises(DatasetError) as caught:
-        campaign = load(folder)
-        repr(campaign), campaign.sessions, campaign.complete_blocks, campaign.samples("rtt_ns")
-    assert str(folder / file) in caught.value.where
-    assert caught.value.remedy and caught.value.exit_code == 1
+        campaign = load(packed / "one")
+        campaign.sessions, campaign.complete_blocks, campaign.samples("rtt_ns")
+    assert caught.value.where == str(path) and caught.value.remedy
 
 
 def test_a_folder_without_a_campaign_and_campaigns_of_several_studies_are_refused(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from frictionless import Resource
 from made_up import write
 
-from labkit.analysis.papers import published, side_by_side
+from labkit.analysis.papers import side_by_side
 from labkit.errors import UsageError
 from labkit.paths import project
 
@@ -36,9 +36,8 @@ def cells(name, columns=("label",), text="text"):
     """Return the text of each printed cell; the values of a cell follow each other."""
     frame = pd.read_csv(FOLDER / name, dtype=str, keep_default_na=False)
     frame = frame[~frame["item"].str.match("section|Figure")]
-    label = ["; ".join(filter(None, row)) for row in frame[[*columns]].to_numpy()]
-    name = frame["item"].map(plain) + ": " + pd.Series(label, frame.index).map(plain)
-    return frame[text].groupby(name).agg(" | ".join).map(plain)
+    label = frame[[*columns]].agg(lambda row: plain("; ".join(filter(None, row))), axis=1)
+    return frame[text].groupby(frame["item"].map(plain) + ": " + label).agg(" | ".join).map(plain)
 
 
 @PAPERS
@@ -55,7 +54,7 @@ def test_both_transcriptions_are_the_same_and_follow_their_schema(paper):
 
 @PAPERS
 def test_every_entry_of_the_mapping_has_printed_numbers(paper):
-    printed = published(paper)
+    printed = pd.read_csv(FOLDER / f"{paper}.csv", keep_default_na=False)
     for entry in tomllib.loads((FOLDER / f"{paper}.toml").read_text())["table"]:
         rows = printed[printed["item"].isin(entry["items"])]
         assert set(entry["items"]) == set(rows["item"])
@@ -82,22 +81,17 @@ def affinity(tmp_path_factory):
     )
 
 
-def test_printed_and_measured_numbers_and_ratios_stand_in_one_row(affinity):
+def test_printed_and_measured_numbers_stand_in_one_row_or_a_reason(affinity):
     table = side_by_side(affinity, "rohprimardho2015", ["Table 4.2"])
     assert len(table) == 30 and set(table["table"]) == {"Table 4.2"}
     cell = table["condition"].eq("docker host, split, spin") & table["paper"].eq("4.13 us")
     here, paper, ratio = table[cell].iloc[0, -3:]
-    assert paper == "0.995x"
-    assert here.startswith(("1.49 us [", "1.50 us [", "1.51 us ["))
-    assert ratio.startswith(("1.49x [", "1.50x [", "1.51x ["))
-
-
-def test_what_was_not_measured_has_a_reason(affinity):
-    table = side_by_side(affinity, "rohprimardho2015")
+    assert paper == "0.995x" and re.match(r"1\.(49|50|51) us \[", here)
+    assert re.match(r"1\.(49|50|51)x \[", ratio)
     missing = table["condition"].str.startswith("docker bridge")
-    assert missing.sum() == 20
     here = table["here [95 % interval]"].str.match("not measured: .*docker bridge.*: not in this")
-    assert (here == missing).all() and set(table["ratio, here"][missing]) == {""}
+    assert missing.sum() == 10 and (here == missing).all()
+    assert set(table["ratio, here"][missing]) == {""}
 
 
 def test_a_printed_loss_is_a_ratio_and_a_range_has_a_row_a_condition(tmp_path):
@@ -112,12 +106,12 @@ def test_a_printed_loss_is_a_ratio_and_a_range_has_a_row_a_condition(tmp_path):
     table = side_by_side(campaign, "struye2017", ["Table II"])
     row = table[table["condition"] == "lxc nat, hosts 1, chain 20, payload 28 B"].iloc[0]
     assert (row["paper"], row["ratio, paper"]) == ("45 to 57 %", "0.430x to 0.550x")
-    assert row["ratio, here"].startswith(("0.999x [", "1.000x [", "1.001x ["))
+    assert re.match(r"(0\.999|1\.000|1\.001)x \[", row["ratio, here"])
 
 
 @pytest.mark.parametrize(
     ("paper", "tables"),
-    [("nobody1900", []), ("rohprimardho2015", ["Table 9"]), ("jha2018", [])],
+    [("nobody1900", []), ("rohprimardho2015", ["Table 9"]), ("jha2018", ["Table III"])],
 )
 def test_unknown_papers_and_tables_are_refused(affinity, paper, tables):
     with pytest.raises(UsageError):

@@ -6,19 +6,16 @@ import nbformat.v4 as nb
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
-from hypothesis import given
-from hypothesis import strategies as st
 from made_up import write
 
 from labkit import cli
 from labkit.analysis import claims, publish, tables
 from labkit.analysis.publish import ANSWER, page
-from labkit.analysis.tables import VERDICTS, Html, Table
+from labkit.analysis.tables import VERDICTS, Table
 from labkit.data import load
 from labkit.errors import LabkitError
 
 HOSTILE = "<script src=https://evil.example/x.js></script><img src=x onerror=alert(1)>"
-TEXT = st.text(st.characters(exclude_categories=["C", "Z"]))
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><text>5 us</text></svg>'
 
 
@@ -86,15 +83,6 @@ def test_a_page_without_a_report_has_no_links_to_others_and_each_answer_once(pro
     soup = BeautifulSoup((project / "reports" / answer["page"]).read_text(), "html.parser")
     assert answer["data"] == "data/local/ask/x/one" and not soup.find("nav")
     assert not soup.find("pre", string=answer["data"])
-
-
-@given(st.lists(TEXT, min_size=1), TEXT)
-def test_every_text_of_a_table_is_shown_as_it_is(texts, caption):
-    frame = pd.DataFrame({"name": texts, "number": 1.5, "own": [Html("<b>x</b>")] * len(texts)})
-    soup = BeautifulSoup(Table(frame, caption)._repr_html_(), "html.parser")
-    assert [row.th.get_text() for row in soup.tbody.find_all("tr")] == texts
-    assert len(soup.tbody.find_all("b")) == len(texts) == len(soup.find_all("td", class_="number"))
-    assert soup.caption.get_text() == caption
 
 
 @pytest.fixture

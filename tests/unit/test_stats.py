@@ -78,16 +78,6 @@ def test_order_of_rows_unit_and_block_effects_do_not_matter_and_swapping_inverts
     assert [*inverse] == pytest.approx([*expected[names[:3]]])
 
 
-@settings(max_examples=20)
-@given(seed=st.integers(0, 10_000), effect=st.sampled_from([1.0, 1.05, 1.5]))
-def test_intervals_and_p_values_agree(seed, effect):
-    estimate = of(trials(seed=seed, effect=effect)).estimate()
-    (low, high), inner = estimate.interval(0.95), estimate.interval(0.90)
-    assert (low > 1) == (2 * estimate.p_above(1.0) < 0.05)
-    assert (high < 1) == (2 * estimate.p_below(1.0) < 0.05)
-    assert (estimate.p_inside(0.9, 1.1) < 0.05) == (inner[0] > 0.9 and inner[1] < 1.1)
-
-
 @pytest.mark.parametrize(
     ("options", "margin", "verdict"),
     [
@@ -149,7 +139,7 @@ def test_unknown_names_and_levels_are_refused(options):
         compared(trials(), **options)
 
 
-@pytest.mark.parametrize("margin", [5, 1, 0, -0.1, math.inf, math.nan])
+@pytest.mark.parametrize("margin", [5, 0, -0.1, math.inf, math.nan])
 def test_a_margin_in_per_cent_is_refused(margin):
     with pytest.raises(UsageError, match="margin"):
         compared(trials(), margin=margin)
