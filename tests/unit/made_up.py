@@ -19,13 +19,9 @@ RIG = {
 
 
 def facts(cpus=20, speed="25000Mb/s"):
-    stable = {
-        "cpu": {"count": cpus, "model": "Made CPU"},
-        "interfaces": {"lab0": {"speed": speed}},
-        "kernel": {"release": "6.1"},
-        "cgroup": {"version": "v2"},
-        "engine": {"version": "29.0"},
-    }
+    stable = {"cpu": {"count": cpus, "model": "Made CPU"}, "interfaces": {"lab0": {"speed": speed}}}
+    stable |= {"kernel": {"release": "6.1"}, "cgroup": {"version": "v2"}}
+    stable |= {"engine": {"version": "29.0"}}
     return {role: {"stable": stable} for role in ("generator", "sut")}
 
 

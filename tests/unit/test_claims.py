@@ -202,38 +202,16 @@ def test_every_rule_has_a_rig_that_flips_it():
     assert {name for needs, _, _ in NEEDS for name in needs} == set(RULES)
 
 
-FILE = """
-[default]
-study = "made-up"
-value = "ns"
-of = {place = "docker"}
-to = {place = "bare"}
-
-[finding.made-f-slower]
-says = "Docker is slower."
-place = "abstract"
-claims = ["made-slower", "made-twice"]
-
-[claim.made-slower]
-says = "Docker is slower."
-place = "1"
-above = 1.02
-
-[claim.made-twice]
-says = "Docker takes twice as long."
-place = "2"
-size = 2
-"""
-
-
 @pytest.fixture
-def paper(tmp_path, monkeypatch):
-    """The file with the claims of one paper, in a project of its own."""
-    path = tmp_path / "data" / "claims" / "made.toml"
-    path.parent.mkdir(parents=True)
-    monkeypatch.setattr(claims, "project", lambda name="": tmp_path / name)
-    path.write_text(FILE)
-    return path
+def paper(monkeypatch):
+    """Claims and a finding of one paper, as its file has them."""
+    said = {name: {"says": "", "place": ""} for name in ("made-slower", "made-twice")}
+    said["made-slower"]["above"], said["made-twice"]["size"] = 1.02, 2
+    default = {name: PAIR[name] for name in ("study", "value", "of", "to")}
+    finding = {"says": "Docker is slower.", "place": "abstract", "claims": [*said]}
+    paper = {"default": default, "claim": said, "finding": {"made-f-slower": finding}}
+    monkeypatch.setattr(claims, "_papers", lambda: {"made": paper})
+    return paper
 
 
 @pytest.mark.parametrize(
@@ -245,7 +223,7 @@ def paper(tmp_path, monkeypatch):
     ],
 )
 def test_a_finding_has_the_weakest_verdict_of_its_claims(tmp_path, paper, of, effect, verdicts):
-    paper.write_text(FILE.replace('of = {place = "docker"}', f'of = {{place = "{of}"}}'))
+    paper["default"]["of"] = {"place": of}
     measured(tmp_path / "reference" / "made-up", effect)
     rows = ledger(tmp_path / "reference")
     assert list(rows["verdict"]) == verdicts and list(rows) == claims.COLUMNS

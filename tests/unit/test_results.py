@@ -106,7 +106,6 @@ def test_unknown_names_are_refused(blocking, call):
         lambda r: r.compare("place", to="bare", of="latency_ns_p99"),
         lambda r: r.compare("place", to="bear").plot(),
         lambda r: r.where(place="x").compare(["place", "wait"], to="ab").grid("place", "wait"),
-        lambda r: r.where(place="dokcer").over_blocks(hue="place"),
         lambda r: r.where(place="dokcer").curve("wait", "place"),
         lambda r: r.where(place="dokcer").tail("place"),
     ],

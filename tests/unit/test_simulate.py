@@ -17,7 +17,6 @@ SIMULATE = SimpleNamespace(**runpy.run_path(str(SHIPPED / "benchmarks/simulate.p
     ("kind", "truth", "parts", "wrong", "rate"),
     [
         ("compare", "no effect (A/A)", "1", ("differs", "differs within margin"), 0.05),
-        ("direction", "the smallest effect", "1", ("holds",), 0.025),
         ("direction", "the smallest effect in one part too many", "3", ("holds",), 0.025),
         ("direction", "the smallest effect", "3", ("does not hold here",), 0.025),
         ("order", "one step level", "3", ("holds",), 0.025),

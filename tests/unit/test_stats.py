@@ -12,7 +12,6 @@ from scipy import stats as scipy_stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
-from labkit import Study
 from labkit.analysis.stats import BlockTable, Mean, compare, holm
 from labkit.errors import UsageError
 
@@ -133,15 +132,12 @@ def test_zeros_are_compared_without_logarithms():
     assert of(frame).estimate().value == pytest.approx(means["docker"] / means["bare"])
 
 
-@pytest.mark.parametrize("options", [{"baseline": "dokcer"}, {"value": "nss"}, {"alpha": 0.5}])
-def test_unknown_names_and_levels_are_refused(options):
+MARGINS = [{"margin": one} for one in (5, 0, -0.1, math.inf, math.nan)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"baseline": "dokcer"}, {"value": "nss"}, {"alpha": 0.5}, *MARGINS]
+)
+def test_unknown_names_and_a_margin_in_per_cent_are_refused(options):
     with pytest.raises(UsageError):
         compared(trials(), **options)
-
-
-@pytest.mark.parametrize("margin", [5, 0, -0.1, math.inf, math.nan])
-def test_a_margin_in_per_cent_is_refused(margin):
-    with pytest.raises(UsageError, match="margin"):
-        compared(trials(), margin=margin)
-    with pytest.raises(UsageError, match="margin"):
-        Study("made-up", lambda trial: None, {"at": ["a", "b"]}, margin=margin)
