@@ -30,12 +30,12 @@ PROFILE = functools.partial(
     click.option,
     "--profile",
     "-P",
-    help="tiny (a pilot of minutes), ask (headlines, minutes), quick (two hours), decide (hours), "
-    "paper (weeks), why (an experiment on a reason), or a YAML file with parameters.",
+    help="tiny, ask (minutes), quick (two hours), decide (hours), paper (weeks), why (experiments "
+    "on reasons), or a YAML file with parameters.",
 )
 
 
-def _read_rig(_: click.Context, __: click.Parameter, rig: str | None) -> dict[str, str]:
+def _read_rig(_: Any, __: Any, rig: str | None) -> dict[str, str]:
     """Return the parameter of a rig, if any; a rig.toml is one of the working directory."""
     from labkit.rig import opener
 
@@ -48,20 +48,13 @@ def _read_rig(_: click.Context, __: click.Parameter, rig: str | None) -> dict[st
     return {"rig": rig}
 
 
-RIG = click.option(
-    "--rig",
-    callback=_read_rig,
-    help="The path of a rig.toml, virtual or auto (this machine), or virtual:1gbit.",
-)
-
-
+RIG_HELP = "The path of a rig.toml, virtual or auto (this machine), or virtual:1gbit."
+RIG = click.option("--rig", callback=_read_rig, help=RIG_HELP)
 NEW = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
 WAIT = click.option("--wait", is_flag=True, help="Wait while another process uses the rig.")
 
 
-def _read_values(
-    _: click.Context, __: click.Parameter, pairs: tuple[tuple[str, str], ...]
-) -> dict[str, Any]:
+def _read_values(_: Any, __: Any, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return parameters, whose values are YAML as for papermill."""
     import yaml
 
@@ -74,24 +67,22 @@ def _read_values(
 
 def say(text: str) -> None:
     """Print a line of progress with the time to standard error."""
-    click.echo(f"labkit: {time_text(time.time_ns())} {text}", err=True)
+    click.echo(f"labkit: {time_text(time.time())} {text}", err=True)
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    epilog="Examples: labkit ask cpu-quota | labkit run affinity-spinning -P quick "
-    "| labkit report --measure | labkit ledger",
+    epilog="Examples: labkit ask cpu-quota | labkit report --measure | labkit ledger",
 )
 @click.version_option(package_name="labkit", prog_name="labkit")
 def app() -> None:
     """Measure the performance of containers on this machine, and evaluate published claims.
 
-    Exit codes: 0 success; 1 something failed, is missing or was interrupted; 2 wrong use, and
-    nothing was done.
+    Exit codes: 0 success; 1 something failed, is missing or was interrupted; 2 wrong use.
     """
 
 
-def main(argv: list[str] | None = None) -> Any:
+def main(argv: list[str] | None = None) -> None:
     """Run the command line, turning errors into a message and an exit code."""
     try:
         with ended_as_by_ctrl_c():
@@ -107,10 +98,7 @@ def main(argv: list[str] | None = None) -> Any:
         sys.exit(1)
 
 
-@app.command(
-    epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new "
-    "| labkit run application-networks --rig rig.toml | labkit run cpu-quota -P mine.yaml"
-)
+@app.command(epilog="Examples: labkit run -P tiny | labkit run rps -p blocks 10 --rig rig.toml")
 @click.argument("studies", nargs=-1)
 @PROFILE(default="quick")
 @click.option(
@@ -138,11 +126,8 @@ def run(
 ) -> None:
     """Measure STUDIES (all when omitted) by executing their notebooks with a profile's parameters.
 
-    A study is named as affinity-spinning, 10-affinity-spinning or 10. Parameters are checked before
-    anything is measured. When one study fails, the others are still measured.
-
-    With --scheduler whole blocks are sent to the rigs of workers (`labkit worker`); each rig has a
-    campaign of its own in data/local/fleet. It goes without --new and --rig.
+    A study is named as affinity-spinning, 10-affinity-spinning or 10. When one fails, the others
+    are still measured. With --scheduler whole blocks go to the rigs of workers (`labkit worker`).
 
     Ctrl-C, SIGTERM and SIGHUP end a run cleanly: the rig is taken down, measured trials are kept,
     and the same command resumes with the rest. With `-p minutes 60` a study begins no block that
@@ -190,9 +175,8 @@ def worker(scheduler: str, rig: dict[str, str], options: tuple[str, ...]) -> Non
 def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
     """Measure a few conditions of STUDY in about two minutes, and print how they compare.
 
-    STUDY is one of notebooks/studies, such as affinity-spinning, cpu-quota or rps. The conditions
-    are those of its profile `ask`. After Ctrl-C the same command measures the rest; once all is
-    measured it prints the answers again.
+    The conditions are those of its profile `ask`. After Ctrl-C the same command measures the rest;
+    once all is measured it prints the answers again.
     """
     from labkit import studies
 
@@ -213,12 +197,9 @@ def _show_answers(campaigns: Path, outcome: Path | LabkitError) -> None:
     say("analysing")
     answers = publish.study_pages(project("reports"), load(campaigns))
     if not answers:
-        raise LabkitError(
-            f"nothing answers {campaigns.name}",
-            where="notebooks/analysis",
-            why="the study has no notebook there, or it ends without r.summary(...)",
-            remedy="write it as docs/extend.md says; what was measured is kept",
-        )
+        what, why = f"nothing answers {campaigns.name}", "no notebook there has its r.summary(...)"
+        remedy = "write it as docs/extend.md says; what was measured is kept"
+        raise LabkitError(what, where="notebooks/analysis", why=why, remedy=remedy)
     for answer in answers:
         if "error" in answer:
             raise LabkitError(f"the page {answer['page']} failed", why=answer["error"])
@@ -239,11 +220,9 @@ def _show(answer: dict[str, Any]) -> None:
 def status(folders: tuple[Path, ...]) -> None:
     """Show the campaigns in FOLDERS (data/local when omitted) and how long running ones will take.
 
-    This reads a few files at low priority, so that it hardly disturbs a running measurement.
-
     Exit code 1: a campaign has failed trials, or is unfinished and no process continues it.
     """
-    os.nice(19)
+    os.nice(19)  # it shares the machine with a running measurement
     campaigns = find(folder.resolve() for folder in folders or [project("data/local")])
     click.echo(table(campaigns) if campaigns else "no campaign here")
     sys.exit(any(one.failed or one.state == "stopped" for one in campaigns))
@@ -259,8 +238,7 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
     """Analyse the campaigns in DATA, and write a page a study, the ledger and the index.
 
     Without DATA a study is shown as measured here if 6 blocks or more are complete, else with the
-    reference. Prints the answers, of a study that is measured when it is, and the path of the
-    index, reports/index.html.
+    reference. Prints the answers and the path of the index, reports/index.html.
     """
     from labkit import studies
     from labkit.analysis import publish
@@ -323,9 +301,8 @@ def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
 def doctor(path: Path | None) -> None:
     """Say what this machine can and cannot do, each fault with a remedy.
 
-    With --rig the hosts of the file are asked, all at the same time: whether they can be reached,
-    are what the file says, and have what the studies need. Nothing is changed there, but that the
-    scratch directory of the file is made.
+    With --rig, whether the hosts of the file can be reached, are what it says, and have what the
+    studies need; nothing is changed there, but that the file's scratch directory is made.
 
     Exit code 1: something that all studies need is missing.
     """

@@ -24,10 +24,10 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
     """Raise `UsageError` where a notebook has no such parameter, or one of another type."""
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        tagged = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-        source = "".join(next(tagged, {"source": ""})["source"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from error
+    except (ValueError, LookupError) as error:  # such as a conflict of two versions
+        raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from None
+    tagged = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
+    source = "".join(next(tagged, {"source": ""})["source"])
     types: dict[str, str] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.AnnAssign):
@@ -48,8 +48,7 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
 def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path) -> None:
     """Execute a notebook in a kernel of this environment and the folder `cwd`; keep it as `output`.
 
-    An interrupt is one of the cell, which can still clean up. A notebook that fails is kept as
-    ``<output>.failed.ipynb``; an error of labkit is raised as itself.
+    A failed one is kept as ``<output>.failed.ipynb``; an error of labkit is raised as itself.
     """
     check(notebook, parameters)
     import papermill  # slow to import
@@ -58,25 +57,17 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd:
     logging.getLogger("papermill").setLevel(logging.ERROR)
     # Arrow's own pool keeps what was freed: 100 MB after the samples of a page.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    # An interrupted cell has time to clean up.
+    grace = {"transport_encryption": "auto", "shutdown_wait_time": GRACE}
+    options: dict[str, Any] = {"config": Config(KernelManager=grace), "iopub_timeout": GRACE}
+    options |= {"kernel_name": "python3", "language": "python", "progress_bar": False}
+    # A kernel that takes the rig down when its client has gone would print a traceback.
+    options["extra_arguments"] = ["--IPKernelApp.log_level=CRITICAL"]
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.stem}.unfinished.ipynb")
     failed = output.with_name(f"{output.stem}.failed.ipynb")
     try:
-        papermill.execute_notebook(
-            notebook,
-            unfinished,
-            dict(parameters),
-            kernel_name="python3",
-            language="python",
-            progress_bar=False,
-            cwd=cwd,
-            config=Config(
-                KernelManager={"transport_encryption": "auto", "shutdown_wait_time": GRACE}
-            ),
-            # A kernel that takes the rig down when its client has gone would print a traceback.
-            extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
-            iopub_timeout=GRACE,
-        )
+        papermill.execute_notebook(notebook, unfinished, dict(parameters), cwd=cwd, **options)
     except BaseException as error:
         if unfinished.exists():
             unfinished.replace(failed)
@@ -85,17 +76,13 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd:
             # The task of the cell, which nobody awaits any more, ends with the kernel.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             raise KeyboardInterrupt from error
-        place = failed if failed.exists() else notebook
-        cell = f", cell [{error.exec_count}]" if hasattr(error, "exec_count") else ""
-        raise _failure(name, str(text), f"{place}{cell}") from error
+        where = str(failed if failed.exists() else notebook)
+        where += f", cell [{error.exec_count}]" if hasattr(error, "exec_count") else ""
+        kind = getattr(errors, name, None)
+        if not (isinstance(kind, type) and issubclass(kind, LabkitError)):
+            raise LabkitError("a notebook failed", where=where, why=f"{name}: {text}") from error
+        own: dict[str, Any] = LabkitError.fields(str(text))
+        own["where"] = "; ".join(filter(None, [own.get("where"), where]))
+        raise kind(**own) from error
     unfinished.replace(output)
     failed.unlink(missing_ok=True)
-
-
-def _failure(name: str, text: str, where: str) -> LabkitError:
-    """Error of a cell: its own if that is one of labkit, which has where, why and remedy."""
-    kind = getattr(errors, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, LabkitError)):
-        return LabkitError("a notebook failed", where=where, why=f"{name}: {text}")
-    own: dict[str, Any] = LabkitError.fields(text)
-    return kind(**own | {"where": "; ".join(filter(None, [own.get("where"), where]))})

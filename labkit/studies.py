@@ -1,8 +1,7 @@
 """The studies of a project: notebooks with a profile's parameters, measured here or on many rigs.
 
-Many rigs are offered by workers of Dask, whose tasks are whole blocks: trials are paired as on one
-rig, and each rig has a campaign of its own with the blocks that it measured. Dask gives the block
-of a worker that is lost to another one.
+Workers of Dask offer rigs, and tasks are whole blocks: trials are paired as on one rig, and each
+rig has a campaign of its own. Dask gives the block of a lost worker to another one.
 """
 
 from __future__ import annotations
@@ -14,24 +13,21 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from labkit import notebooks, status
 from labkit.campaign.runner import write
-from labkit.data import load
+from labkit.data import load, refuse_unknown
 from labkit.design import digest
 from labkit.errors import DryRun, HostLost, LabkitError, RigInUse, TimeOver, UsageError, suggestion
 from labkit.paths import project
 from labkit.process import TERMINAL, holder
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 Say = Callable[[str], None]
 #: How often a study is executed where hosts are lost.
@@ -40,8 +36,6 @@ _OPENINGS = 10
 FLEET = "data/local/fleet"
 #: The command line that measures a block.
 COMMAND = (sys.executable, "-m", "labkit.cli")
-#: A measured block: its rig, and the files of its campaign by their paths.
-Block = tuple[str, Mapping[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -71,8 +65,7 @@ def _name(notebook: Path) -> str:
 def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any]) -> list[Run]:
     """Return the campaigns to measure, all studies without `names`, after checking all parameters.
 
-    A profile is one of notebooks/profiles, or the path of a YAML file with parameters; those given
-    replace its own.
+    Those given replace those of the profile: one of notebooks/profiles, or the path of a YAML file.
     """
     paths = sorted(project("notebooks/studies").glob("[0-9]*.ipynb"))
     known = {name: path for path in paths for name in (path.stem, path.stem[:2], _name(path))}
@@ -93,9 +86,7 @@ def _profile(notebook: Path, profile: str) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml"):
         files = sorted(project("notebooks/profiles").glob(f"{notebook.stem}.*.yaml"))
         known = {file.name.split(".")[1]: file for file in files}
-        if profile not in known:
-            what = f"{_name(notebook)} has no profile {profile!r}"
-            raise UsageError(what, remedy=suggestion(profile, known))
+        refuse_unknown(f"profile of {_name(notebook)}", [profile], known)
         path = known[profile]
     try:
         found = dict(yaml.safe_load(path.read_text()))
@@ -107,11 +98,9 @@ def _profile(notebook: Path, profile: str) -> dict[str, Any]:
 
 
 def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
-    """Execute a study's notebook with its parameters, and return the executed one.
+    """Execute a study's notebook, again where a host is lost, and return the executed one.
 
-    Where a host is lost it is executed again and resumes; with `wait` it begins when no other
-    process uses the rig. Raises the error of the notebook, or that planned trials failed or are
-    left (`TimeOver`, by the parameter `minutes`).
+    Raises its error, or that planned trials failed or are left (`TimeOver`, by `minutes`).
     """
     from labkit.rig import LOCK
 
@@ -182,8 +171,10 @@ def worker_argv(scheduler: str, rig: str, options: Sequence[str] = ()) -> list[s
     return [*argv, "--name", f"{rig}@{os.uname().nodename}-{os.getpid()}", *options]
 
 
-def measure_block(number: int, *, study: str, parameters: Mapping[str, Any], name: str) -> Block:
-    """Measure one block on this worker's rig by `labkit run`, in a campaign that has `name`."""
+def measure_block(
+    number: int, *, study: str, parameters: Mapping[str, Any], name: str
+) -> dict[str, bytes]:
+    """Measure one block on this worker's rig by `labkit run`, and return its files."""
     from distributed import get_worker
 
     spec = str(get_worker().name).rpartition("@")[0]
@@ -197,41 +188,36 @@ def measure_block(number: int, *, study: str, parameters: Mapping[str, Any], nam
     if ended.returncode != 0:
         what, why = f"block {number} of {study} failed on rig {rig}", ended.stderr.strip()[-1500:]
         raise LabkitError(what, why=why)
-    return rig, files_of(load(folder / study).path, number)
-
-
-def files_of(campaign: Path, number: int) -> dict[str, bytes]:
-    """Return the files of one block of a campaign, with the plan and the sessions."""
-    trials = f"b{number:02d}-*"
+    campaign, trials = load(folder / study).path, f"b{number:02d}-*"
     patterns = ("plan.json", "sessions.json", f"samples.parquet/{trials}", f"trials/{trials}/*")
     paths = [path for pattern in patterns for path in campaign.glob(pattern)]
-    return {str(path.relative_to(campaign.parent)): path.read_bytes() for path in paths}
+    return {f"{rig}/{path.relative_to(campaign.parent)}": path.read_bytes() for path in paths}
 
 
-def store(block: Block, folder: Path) -> None:
+def store(files: Mapping[str, bytes], folder: Path) -> None:
     """Write the files of a block; a trial is there when its ``trial.json`` is."""
-    rig, files = block
     for name in sorted(files, key=lambda name: name.endswith("/trial.json")):
-        target = folder / rig / name
+        target = folder / name
         # Sessions are added to, and blocks may come out of order.
         if not target.exists() or target.stat().st_size <= len(files[name]):
             write(target, files[name])
 
 
-def measured_blocks(folder: Path) -> set[int]:
-    """Return the blocks of which one of the rigs has measured every trial."""
-    counts = [status.blocks(plan.parent) for plan in folder.glob("*/*/plan.json")]
-    return {n for found in counts for n, (planned, done, _) in found.items() if done == planned}
-
-
 def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
-    """Measure a study on the rigs of a scheduler, and return the folder of their campaigns."""
-    from distributed import Client
+    """Measure the blocks that are left on the rigs of a scheduler; return their campaigns' folder.
+
+    Blocks that fail are an error after the others were stored.
+    """
+    from distributed import Client, as_completed
 
     kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}
     # Blocks of other parameters are another campaign.
     name = f"{Path(run.profile).stem}-{digest(kept)}"
     folder = project(FLEET) / name / run.study
+    todo = {*range(1, kept["blocks"] + 1)}
+    for plan in folder.glob("*/*/plan.json"):
+        counts = status.blocks(plan.parent).items()
+        todo -= {number for number, (planned, done, _) in counts if done == planned}
     try:
         client = Client(scheduler, timeout="20s")
     except (OSError, ValueError) as error:
@@ -241,35 +227,20 @@ def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
     with client:
         say(f"blocks go to the workers of {scheduler}; dashboard: {client.dashboard_link}")
         task = partial(measure_block, study=run.study, parameters=kept, name=name)
-        distribute(client, task, range(1, kept["blocks"] + 1), folder, say)
-    return folder
-
-
-def distribute(
-    client: Client, task: Callable[[int], Block], blocks: Iterable[int], folder: Path, say: Say
-) -> None:
-    """Send the blocks that `folder` lacks to workers with rigs, and store each.
-
-    Blocks that fail are an error after the others were stored.
-    """
-    from distributed import as_completed
-
-    todo = sorted(set(blocks) - measured_blocks(folder))
-    futures = client.map(task, todo, resources={"rig": 1}, retries=1, pure=False)
-    numbers = {future.key: number for future, number in zip(futures, todo, strict=True)}
-    failed = []
-    try:
-        for future in as_completed(futures):
-            number = numbers.pop(future.key)
-            # A block that was lost with its worker by now is measured again: this waits for it.
-            if error := "cancelled" if future.cancelled() else future.exception():
-                failed.append(f"block {number}: {error}")
-                continue
-            block = future.result()
-            store(block, folder)
-            say(f"block {number} was measured on {block[0]}; {len(numbers)} are left")
-    finally:
-        client.cancel(futures)
+        futures = client.map(task, sorted(todo), resources={"rig": 1}, retries=1, pure=False)
+        numbers, failed = dict(zip((one.key for one in futures), sorted(todo), strict=True)), []
+        try:
+            for future in as_completed(futures):
+                number = numbers.pop(future.key)
+                # A block that was lost with its worker by now is measured again: this waits for it.
+                if why := "cancelled" if future.cancelled() else future.exception():
+                    failed.append(f"block {number}: {why}")
+                    continue
+                store(future.result(), folder)
+                say(f"block {number} was measured; {len(numbers)} are left")
+        finally:
+            client.cancel(futures)
     if failed:
-        what, why = f"{len(failed)} of {len(todo)} blocks failed", "; ".join(failed)[:1500]
-        raise LabkitError(what, where=str(folder), why=why, remedy="the same command goes on")
+        what, reasons = f"{len(failed)} of {len(todo)} blocks failed", "; ".join(failed)[:1500]
+        raise LabkitError(what, where=str(folder), why=reasons, remedy="the same command goes on")
+    return folder

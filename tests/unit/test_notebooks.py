@@ -39,12 +39,6 @@ def write(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "remedy"),
     [
-        ("rig", "dry", ""),
-        ("blocks", 2, ""),
-        ("sizes", [64], ""),
-        ("loads", {"none": 1}, ""),
-        ("size", [64, 1024], ""),
-        ("plain", "any", ""),
         ("bloks", 2, "did you mean 'blocks'?"),
         ("blocks", True, "int"),
         ("rig", 1, "str"),
@@ -54,20 +48,16 @@ def write(tmp_path):
     ],
 )
 def test_parameters_are_those_that_a_notebook_declares(name, value, remedy, write):
-    notebook = write("1")
-    if not remedy:
+    notebook, given = write("1"), {"rig": "dry", "blocks": 2, "sizes": [64], "loads": {"none": 1}}
+    check(notebook, {**given, "size": [64, 1024], "plain": "any", "margin": 1})
+    with pytest.raises(UsageError, match=re.escape(remedy)):
         check(notebook, {name: value})
-        return
-    with pytest.raises(UsageError, match=re.escape(remedy)) as caught:
-        check(notebook, {name: value})
-    assert repr(name) in caught.value.what or f"{value!r}" in caught.value.what
 
 
-@pytest.mark.parametrize("text", [None, "[]", "{", '{"cells": [1]}', '{"cells": [{}]}'])
+@pytest.mark.parametrize("text", ["{}", "<<<<<<<"])
 def test_a_file_that_is_not_a_notebook_is_a_usage_error(text, tmp_path):
-    if text:
-        (tmp_path / "x.ipynb").write_text(text)
-    with pytest.raises(UsageError):
+    (tmp_path / "x.ipynb").write_text(text)
+    with pytest.raises(UsageError, match="cannot read the notebook"):
         check(tmp_path / "x.ipynb", {})
 
 

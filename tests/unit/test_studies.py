@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -122,7 +121,7 @@ def test_every_state_of_a_campaign(tmp_path, outcomes, measures, found):
         (one,) = status.find([tmp_path])
     assert (one.state, one.done, one.failed) == found and one.planned == 6
     assert one.process == ("process 7 on far" if measures else "")
-    assert (one.left_seconds is None) == (outcomes == "")
+    assert (one.minutes_left != "-") == (measures and outcomes != "")
 
 
 def test_the_newest_and_the_running_campaigns_are_shown(tmp_path):
@@ -189,16 +188,17 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture
-def workers(tmp_path):
-    """A client with the address of its scheduler, the folder of workers, and how to start one."""
-    from distributed import Client, LocalCluster
+def workers(tmp_path, monkeypatch, source):
+    """How to measure blocks on workers in the folder of a project, and how to start one."""
+    from distributed import LocalCluster
 
-    home, started = tmp_path / "project", {}
-    (home / MARK).parent.mkdir(parents=True)
-    (home / MARK).touch()
+    started = {}
+    (tmp_path / MARK).parent.mkdir(parents=True)
+    (tmp_path / MARK).touch()
     command = (sys.executable, "-c", RUN)
-    (home / "stub.py").write_text(f"from labkit import studies\nstudies.COMMAND = {command!r}\n")
+    (tmp_path / "stub.py").write_text(f"from labkit import studies\nstudies.COMMAND = {command!r}")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    monkeypatch.chdir(tmp_path)
 
     def start(rig):
         """Start a worker, in place of the one that has the rig."""
@@ -206,47 +206,46 @@ def workers(tmp_path):
             started[rig].kill()
             started[rig].wait()
         argv = studies.worker_argv(cluster.scheduler_address, rig, ["--preload", "stub.py"])
-        with (home / f"{rig}.log").open("ab") as log:
-            started[rig] = subprocess.Popen(argv, env=env, cwd=home, stdout=log, stderr=log)
+        with Path(f"{rig}.log").open("ab") as log:
+            started[rig] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
 
-    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster, Client(cluster) as client:
+    def measure(blocks, say=print):
+        given = {"blocks": blocks, "source": str(source), "rig": "auto"}
+        run = studies.Run(Path("10-made-up.ipynb"), "tiny", given)
+        return studies.measure_on_rigs(run, cluster.scheduler_address, say=say)
+
+    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         try:
-            yield client, home, start
+            yield measure, start
         finally:
             for process in started.values():
                 process.kill()
                 process.wait()
 
 
-def task(source):
-    parameters = {"source": str(source)}
-    return partial(studies.measure_block, study="made-up", parameters=parameters, name="tiny")
-
-
-def test_blocks_of_killed_workers_are_measured_once_by_others(workers, source, tmp_path):
-    client, home, start = workers
-    rigs, over, kills = ("a", "b", "c"), threading.Event(), []
-    folder, numbers, lines = tmp_path / "all" / "made-up", range(1, BLOCKS + 1), []
+def test_blocks_of_killed_workers_are_measured_once_by_others(workers):
+    measure, start = workers
+    rigs, over, kills, lines = ("a", "b", "c"), threading.Event(), [], []
     drawn = random.Random(5)
 
     def kill():
         while not over.wait(drawn.uniform(0.2, 0.6)) and len(kills) < 4:
-            kills.append(drawn.choice(rigs))
-            start(kills[-1])
+            if len(lines) > 1:  # a block was measured
+                kills.append(drawn.choice(rigs))
+                start(kills[-1])
 
     for rig in rigs:
         start(rig)
-    client.wait_for_workers(3, timeout=120)
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        studies.distribute(client, task(source), numbers, folder, lines.append)
+        folder = measure(BLOCKS, lines.append)
     finally:
         over.set()
         killer.join()
-    assert len(lines) == BLOCKS and lines[-1].endswith("0 are left") and kills
-    studies.distribute(client, task(source), numbers, folder, lines.append)
-    assert len(lines) == BLOCKS, "a block was measured again"
+    assert len(lines) == 1 + BLOCKS and lines[-1].endswith("0 are left") and kills
+    measure(BLOCKS, lines.append)
+    assert len(lines) == 2 + BLOCKS, "a block was measured again"
     rows = [
         (one.path.parent.name, *row)
         for one in campaigns(folder)
@@ -254,8 +253,12 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(workers, source, t
     ]
     assert len(rows) == len(set(rows)) == BLOCKS * TRIALS
     assert len({(rig, block) for rig, block, _ in rows}) == BLOCKS
+    # A block without one of its trials is measured again.
+    next(folder.rglob("b02-p03-*/trial.json")).unlink()
+    measure(BLOCKS, lines.append)
+    assert len(lines) == 4 + BLOCKS and lines[-1].startswith("block 2 was measured")
     # The processes of killed workers have ended too.
-    files = (home / studies.FLEET).rglob("processes")
+    files = Path(studies.FLEET).rglob("processes")
     left = {int(pid) for file in files for pid in file.read_text().split()}
     deadline = time.monotonic() + 60
     while left := {*filter(psutil.pid_exists, left)}:
@@ -263,25 +266,18 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(workers, source, t
         time.sleep(0.1)
 
 
-def test_a_block_that_fails_is_an_error_with_its_reason(workers, source, tmp_path):
-    client, _, start = workers
+def test_a_block_that_fails_is_an_error_with_its_reason(workers):
+    measure, start = workers
     start("broken")
     with pytest.raises(LabkitError, match="2 of 2") as caught:
-        studies.distribute(client, task(source), [1, 2], tmp_path / "x", print)
+        measure(2)
     assert "the rig is on fire" in caught.value.why
 
 
-def test_a_block_is_whole_or_measured_again(source, tmp_path):
-    folder = tmp_path / "all" / "made-up"
-    for text in ("short", "much longer", "short"):  # sessions of later blocks are added
-        (source / "sessions.json").write_text(text)
-        studies.store(("rig", studies.files_of(source, 2)), folder)
-    assert (folder / "rig" / NAME / "sessions.json").read_text() == "much longer"
-    assert studies.measured_blocks(folder) == {2}
-    next(folder.rglob("b02-p03-*/trial.json")).unlink()
-    assert studies.measured_blocks(folder) == set()
-    studies.store(("rig", studies.files_of(source, 2)), folder)
-    assert studies.measured_blocks(folder) == {2}
+def test_sessions_are_added_to_by_blocks_in_any_order(tmp_path):
+    for text in (b"short", b"much longer", b"short"):
+        studies.store({"rig/1/sessions.json": text}, tmp_path)
+    assert (tmp_path / "rig/1/sessions.json").read_text() == "much longer"
 
 
 def test_a_scheduler_that_does_not_answer_is_an_error(capsys):
