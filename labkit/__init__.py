@@ -1,8 +1,7 @@
 """labkit: a lab for measuring container performance.
 
 A notebook declares a `Study` and runs it on a `Rig`; `results` reads the campaign and compares its
-conditions, `ledger` holds published claims against campaigns. Names are imported when they are
-first used: a command that needs no statistics does not wait.
+conditions, `ledger` holds published claims against campaigns.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from typing import Any
 
 __version__ = version("labkit")
 
-#: The place of each public name, as `pkgutil.resolve_name` takes it.
+#: The place of each public name, imported when it is first used: a command that needs no statistics
+#: does not wait.
 _PLACES = {
     "LabkitError": "labkit.errors:LabkitError",
     "Placement": "labkit.placement:Placement",

@@ -29,10 +29,7 @@ ORDER = ["block", "position", "attempt", "trial"]
 
 @dataclass(frozen=True, repr=False)
 class Campaign:
-    """Campaign in a folder, as `load` returns it; its frames are read when they are first used.
-
-    The plan has ``study``, ``factors``, ``settings``, ``order``, ``infeasible``, ``rig`` and more.
-    """
+    """Campaign in a folder, as `load` returns it; its frames are read when they are first used."""
 
     path: Path
     plan: Mapping[str, Any]
@@ -58,7 +55,11 @@ class Campaign:
     @property
     def factors(self) -> dict[str, list[Any]]:
         """Planned levels by factor: numbers where all levels of a factor are numbers."""
-        return {name: _numbers(levels) for name, levels in self.plan["factors"].items()}
+        found = dict(self.plan["factors"])
+        for name, levels in found.items():
+            with contextlib.suppress(ValueError):
+                found[name] = [float(one) if "." in str(one) else int(one) for one in levels]
+        return found
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -118,9 +119,8 @@ class Campaign:
     @property
     def complete_blocks(self) -> int:
         """Number of blocks of which every trial succeeded."""
-        ok = self.ok[["block", "position"]].drop_duplicates()
-        done, planned = ok.groupby("block").size(), enumerate(self.plan["order"], start=1)
-        return sum(int(done.get(block, 0) == len(trials)) for block, trials in planned)
+        done, planned = self.ok.groupby("block")["position"].nunique(), self.plan["order"]
+        return int(sum(done.get(n, 0) == len(one) for n, one in enumerate(planned, start=1)))
 
     def samples(self, *columns: str, **levels: Any) -> pd.DataFrame:
         """Samples of the successful trials that have all of `levels`, a row a sample.
@@ -205,14 +205,6 @@ def by_study(folder: Path | str) -> dict[str, Campaign]:
     """Return the campaign of each study that has most complete blocks, of equal ones the newest."""
     by_blocks = sorted(campaigns(folder), key=lambda one: one.complete_blocks)
     return {one.study: one for one in by_blocks}
-
-
-def _numbers(levels: list[Any]) -> list[Any]:
-    """Return levels as numbers if all of them are."""
-    try:
-        return [float(level) if "." in str(level) else int(level) for level in levels]
-    except ValueError:
-        return levels
 
 
 def _read_json(path: Path, *keys: str) -> dict[str, Any]:

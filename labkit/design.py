@@ -1,7 +1,7 @@
 """The design of a campaign: conditions, the order of seeded blocks, and the plan's identity.
 
-A randomised complete block design: each block has every feasible condition once, in an order drawn
-from the seed, and a few of them twice (A/A), which shows the rig's noise.
+Each block has every feasible condition once, in an order drawn from the seed, and a few of them
+twice (A/A), which shows the rig's noise.
 """
 
 from __future__ import annotations
@@ -80,10 +80,7 @@ def call(function: Callable[..., Any], values: Mapping[str, Any], *first: Any) -
 def combinations(
     factors: Mapping[str, Sequence[Any]], only: Callable[..., bool] | None = None
 ) -> list[Condition]:
-    """Return the combinations of levels that belong; the last factor varies fastest.
-
-    `only` names the factors that it depends on.
-    """
+    """Return the combinations of levels that belong; the last factor varies fastest."""
     for name, levels in factors.items():
         labels = [level_label(level) for level in levels]
         if not labels or len(set(labels)) != len(labels):
@@ -102,22 +99,22 @@ def make_design(
     infeasible: Callable[[Levels], str | None] = lambda levels: None,
     together: Sequence[str] = (),
 ) -> Design:
-    """Return the randomised complete block design of the factors.
+    """Return the randomised complete block design of the factors; options are those of a study.
 
-    `only` selects combinations, `twice` those with an A/A repeat, and `infeasible` returns the
-    reason why the rig cannot run a combination, or None. Conditions with the same levels of the
-    factors in `together` follow each other within a block; the order of these groups is drawn too.
+    Conditions with the same levels of the factors in `together` follow each other within a block.
     """
     if not isinstance(blocks, int) or blocks < 1:
         raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
     wanted = [{name: level_label(level) for name, level in one.items()} for one in twice]
-    every = combinations(factors, only)
-    reasons = {one.label: why for one in every if (why := infeasible(one.levels))}
+    reasons: dict[str, str] = {}
     feasible = []
-    for condition in every:
-        again = any(one.items() <= condition.texts.items() for one in wanted)
-        repeats = [condition, *([replace(condition, repeat=2)] if again else [])]
-        feasible += repeats if condition.label not in reasons else []
+    for condition in combinations(factors, only):
+        if why := infeasible(condition.levels):
+            reasons[condition.label] = why
+            continue
+        feasible.append(condition)
+        if any(one.items() <= condition.texts.items() for one in wanted):
+            feasible.append(replace(condition, repeat=2))
     if not feasible:
         why = "; ".join(sorted(set(reasons.values())))
         raise UsageError("this rig can run no condition of the study", why=why)
@@ -127,11 +124,10 @@ def make_design(
         drawn = (f"{seed}/{block}/{key}".encode() for key in (group, condition.key))
         return [hashlib.sha256(text).hexdigest() for text in drawn]
 
-    indices = range(len(feasible))
-    order = [
-        tuple(sorted(indices, key=[place(block, one) for one in feasible].__getitem__))
-        for block in range(1, blocks + 1)
-    ]
+    order = []
+    for block in range(1, blocks + 1):
+        places = [place(block, one) for one in feasible]
+        order.append(tuple(sorted(range(len(feasible)), key=places.__getitem__)))
     return Design(tuple(feasible), tuple(order), reasons)
 
 
@@ -160,25 +156,19 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
     return {name: x for key, one in items for name, x in _flat(one, f"{path}.{key}").items()}
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return (name, before, after) of every entry that differs between two identities."""
-    old, new = _flat(canonical(before)), _flat(canonical(after))
-    both = [(name, old.get(name, "(absent)"), new.get(name, "(absent)")) for name in old | new]
-    return [entry for entry in both if entry[1] != entry[2]]
-
-
 def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: str) -> None:
     """Raise `UsageError` with the differences if two identities differ."""
-    if not (changes := difference(stored, planned)):
+    old, new = _flat(canonical(stored)), _flat(canonical(planned))
+    both = {name: (old.get(name, "(absent)"), new.get(name, "(absent)")) for name in old | new}
+    changes = [name for name, (before, after) in both.items() if before != after]
+    if not changes:
         return
     # Conditions and order follow from the other entries, so showing them would hide the cause.
-    causes = [change for change in changes if not change[0].startswith(("order.", "conditions."))]
-    lines = [f"{name}: {old!s:.60} -> {new!s:.60}" for name, old, new in causes or changes]
-    more = [f"... and {len(lines) - 15} more"] if len(lines) > 15 else []
-    raise UsageError(
-        "the campaign on disk has another plan",
-        where=where,
-        why="\n       ".join(lines[:15] + more),
-        remedy="measure with the stored settings to resume it, or start another campaign: "
-        "--new (labkit run), NEW=1 (make report), -p new True (papermill)",
-    )
+    causes = [name for name in changes if not name.startswith(("order.", "conditions."))]
+    names = causes or changes
+    lines = [f"{name}: {both[name][0]!s:.60} -> {both[name][1]!s:.60}" for name in names[:15]]
+    lines += [f"... and {len(names) - 15} more"] if len(names) > 15 else []
+    what, why = "the campaign on disk has another plan", "\n       ".join(lines)
+    remedy = "measure with the stored settings to resume it, or start another campaign: "
+    remedy += "--new (labkit run), NEW=1 (make report), -p new True (papermill)"
+    raise UsageError(what, where=where, why=why, remedy=remedy)
