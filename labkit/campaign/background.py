@@ -31,8 +31,7 @@ flock -s "$1/lock" cat "$1/stdout"
 cat "$1/stderr" >&2
 exit "$(cat "$1/status")"
 """
-#: Bytes of each captured packet that are kept: the headers and a sequence number; and KiB of the
-#: kernel's buffer for bursts of packets.
+#: Bytes that are kept of each captured packet, with its number; KiB of the kernel's buffer.
 SNAPLEN, BUFFER = 96, 65536
 #: Seconds after which the kernel has handed over to tcpdump every packet; else the last are lost.
 _BLOCK = 1.2
@@ -63,10 +62,9 @@ class Prestarted:
 
 @dataclass
 class Churn:
-    """How long each container took to start, and the loop's errors; set when the block ends."""
+    """How long each container took to start; set when the block ends."""
 
     starts_ns: Column = field(default_factory=lambda: np.empty(0, np.int64))
-    why: str = ""
 
 
 @dataclass
@@ -79,10 +77,7 @@ class Captured:
 
 @contextmanager
 def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
-    """Start a client that first sleeps on the generator, and stop it during its sleep.
-
-    ``prepared.ready()`` returns the client to measure, which continues it.
-    """
+    """Start a client on the generator, and stop it in its first sleep, until `Prestarted.ready`."""
     trial.check_target(client, None)
     trial.keep_command(client.argv)
     target, label = trial.rig.targets["generator"], f"{trial.label}-{name}"
@@ -101,9 +96,8 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
 
 @contextmanager
 def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Churn]:
-    """Start containers in a loop, one after the other, during a ``with`` block.
+    """Start containers of a workload that ends in a loop, during a ``with`` block.
 
-    The workload must end by itself. The block begins when the first container has started.
     The column ``churn_containers`` counts them; none, or an error, is a flag.
     """
     if placement.runtime != "docker":
@@ -119,22 +113,19 @@ def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Ch
         yield churn
         rows = [line.split() for line in job.stdout().splitlines()]
         churn.starts_ns = np.array([int(ran) - int(began) for began, ran in rows], np.int64)
-        churn.why = job.stderr().strip()[-200:]
+        why = job.stderr().strip()[-200:]
     finally:
         Job(target.host, instance.folder).stop(remove=True)
         RUNTIMES["docker"].stop(instance)
     count = len(churn.starts_ns)
-    trial.counters["churn_containers"] = float(count)
-    if not count or churn.why:
-        trial.flag(f"churn: {count} containers started; {churn.why}")
+    trial.mechanisms["churn_containers"] = float(count)
+    if not count or why:
+        trial.flag(f"churn: {count} containers started; {why}")
 
 
 @contextmanager
 def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
-    """Capture the packets of a filter of tcpdump at the switch during a ``with`` block.
-
-    Nothing is captured at the level "off" of the study's treatment `PacketCapture`.
-    """
+    """Capture packets of a filter of tcpdump at the switch, unless `PacketCapture` is off."""
     captured, rig = Captured(), trial.rig
     if trial.level(PacketCapture, "on") == "off":
         yield captured

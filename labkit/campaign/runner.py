@@ -1,7 +1,4 @@
-"""Running the trials of a plan: each until an attempt succeeds, each attempt stored whole.
-
-The files are those of `labkit.data`. Each is whole or absent, whenever the process dies.
-"""
+"""Running the trials of a plan: each until an attempt succeeds, each attempt stored whole."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from io import BytesIO
@@ -57,114 +54,105 @@ GIVE_UP = 5
 PAUSE = 1800
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
-#: The folder in which an attempt is gathered before it is renamed.
-_PART = ".attempt"
 #: Keys and condition of planned trials.
 Planned = Sequence[tuple[Mapping[str, Any], Condition]]
 Samples = Mapping[str, NDArray[np.int64]]
 
 
-@dataclass
-class Runner:
-    """The run of a plan into a locked store."""
-
-    plan: Plan
-    store: Store
-    #: The only blocks to run, all of them when empty, and seconds for them (0: no limit).
-    blocks: Collection[int] = ()
-    seconds: float = 0.0
-    #: The last attempt at each trial, and the boot identifiers of the hosts.
-    _attempts: dict[str, int] = field(default_factory=dict)
-    _boots: dict[str, str] = field(default_factory=dict)
-
-    def run(self) -> None:
-        """Run every trial of the plan that has not succeeded yet."""
-        plan, rows = self.plan, self.store.attempts()
-        self._attempts = {row["trial"]: row["attempt"] for row in rows}
-        measured = {row["trial"] for row in rows if row["status"] == "ok"}
-        left = [one for one in plan.design.trials() if one[0]["trial"] not in measured]
-        todo = [one for one in left if not self.blocks or one[0]["block"] in self.blocks]
-        if not todo:
-            return
-        boots = {role: of.get("volatile", {}).get("boot_id") for role, of in plan.facts.items()}
-        self._boots = {role: boot for role, boot in boots.items() if boot}
-        session = self.store.session(plan.facts, " ".join(sorted({*self._boots.values()})))
-        # One that begins with disturbed CPUs has nothing else to compare them with.
-        for treatment in plan.study.treatments.values():
-            treatment.resume(rows)
-        total, done = len(plan.design), len(measured)
-        with progress(plan.study.name, total, done) as bar, pinned_to_harness(plan.rig):
-            try:
-                for _ in self._run_all(todo, session):
-                    done += 1
-                    bar.update()
-            except KeyboardInterrupt as error:
-                # A notebook shows only the error, and a traceback some wait deep in labkit.
-                kept = f"{done} of {total} trials are measured and kept"
-                error.args = (f"{kept}; run the same again to measure the rest",)
-                error.__traceback__ = None
-                raise
-
-    def _run_all(self, todo: Planned, session: int) -> Iterator[None]:
-        """Run trials in their order; yield after each that succeeded."""
-        failed, current, longest = 0, 0, 0.0
-        began = time.monotonic()
-        end = began + (self.seconds or math.inf)
-        for keys, condition in todo:
-            now, needed = time.monotonic(), 0.0
-            if keys["block"] != current:
-                # A block in two sessions is in no paired comparison.
-                needed = longest = max(longest, now - began)
-                current, began = keys["block"], now
-            if now + needed > end:
-                announce(f"stopped before {keys['trial']}, by `minutes`: run it again for the rest")
-                return
-            error = self._run_planned(condition, {**keys, "session": session})
-            failed = failed + 1 if error else 0
-            if failed >= GIVE_UP:
-                what, where = f"{failed} planned trials failed one after the other", self.store.path
-                remedy = "see the trials' records there; `labkit doctor` checks the machine"
-                raise LabkitError(what, where=str(where), why=_line(error), remedy=remedy)
-            if not error:
-                yield
-
-    def _run_planned(self, condition: Condition, keys: Mapping[str, Any]) -> Exception | None:
-        """Run a planned trial until an attempt succeeds; return the last attempt's error."""
-        plan, name = self.plan, keys["trial"]
-        values = {**plan.settings, **condition.levels}
-        failures = losses = 0
-        while failures < ATTEMPTS and losses < LOSSES:
-            number = self._attempts[name] = self._attempts.get(name, 0) + 1
-            label = f"trial-{os.getpid()}-{name}-a{number}"
-            trial = Trial(plan.rig, values, label, keys["block"], plan.study.treatments)
-            numbered = {"trial": name, "attempt": number, **keys}
-            done = trial.attempt(plan.study.protocol, condition, numbered)
-            self.store.add(done.record, done.measurement.samples, done.logs)
-            row, what = done.record["rows"][0], f"{name} attempt {number} ({done.condition})"
-            if done.error is None:
-                flags = f"; flags: {row['flags']}" if row["flags"] else ""
-                count = row["n_samples"]
-                LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], count, flags)
-                return None
-            LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], _line(done.error))
-            lost = isinstance(done.error, HostUnreachable | CpusDisturbed)
-            losses, failures = losses + lost, failures + (not lost)
-            self._check_hosts()
-        return done.error
-
-    def _check_hosts(self) -> None:
-        """Raise `HostLost` unless every host answers and runs since the session began."""
+def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float = 0.0) -> None:
+    """Run the trials of a plan that have not succeeded yet, by default of all blocks."""
+    rows = store.attempts()
+    measured = {row["trial"] for row in rows if row["status"] == "ok"}
+    left = [one for one in plan.design.trials() if one[0]["trial"] not in measured]
+    todo = [one for one in left if not blocks or one[0]["block"] in blocks]
+    if not todo:
+        return
+    session = store.session(plan.facts, " ".join(sorted({*_boots(plan).values()})))
+    # One that begins with disturbed CPUs has nothing else to compare them with.
+    for treatment in plan.study.treatments.values():
+        treatment.resume(rows)
+    total, done = len(plan.design), len(measured)
+    with progress(plan.study.name, total, done) as bar, pinned_to_harness(plan.rig):
         try:
-            boots = self.plan.rig.boots()
-        except HostUnreachable as error:
-            what, why = f"{error.where} does not answer", error.why
-        else:
-            changed = [role for role, boot in self._boots.items() if boots.get(role, boot) != boot]
-            if not changed:
-                return
-            what, why = f"host {' and '.join(changed)} has rebooted", "the rig is gone with it"
-        remedy = "`labkit run` opens the rig again and goes on; in JupyterLab, run it again"
-        raise HostLost(what, why=why, remedy=remedy)
+            for _ in _run_all(plan, store, todo, session, seconds or math.inf):
+                done += 1
+                bar.update()
+        except KeyboardInterrupt as error:
+            # A notebook shows only the error, and a traceback some wait deep in labkit.
+            kept = f"{done} of {total} trials are measured and kept"
+            error.args = (f"{kept}; run the same again to measure the rest",)
+            error.__traceback__ = None
+            raise
+
+
+def _run_all(
+    plan: Plan, store: Store, todo: Planned, session: int, seconds: float
+) -> Iterator[None]:
+    """Run trials in their order; yield after each that succeeded."""
+    failed, current, longest = 0, 0, 0.0
+    began = time.monotonic()
+    end = began + seconds
+    for keys, condition in todo:
+        now, needed = time.monotonic(), 0.0
+        if keys["block"] != current:
+            # A block in two sessions is in no paired comparison.
+            needed = longest = max(longest, now - began)
+            current, began = keys["block"], now
+        if now + needed > end:
+            announce(f"stopped before {keys['trial']}, by `minutes`: run it again for the rest")
+            return
+        error = _run_planned(plan, store, condition, {**keys, "session": session})
+        failed = failed + 1 if error else 0
+        if failed >= GIVE_UP:
+            what, where = f"{failed} planned trials failed one after the other", str(store.path)
+            remedy = "see the trials' records there; `labkit doctor` checks the machine"
+            raise LabkitError(what, where=where, why=_line(error), remedy=remedy)
+        if not error:
+            yield
+
+
+def _run_planned(
+    plan: Plan, store: Store, condition: Condition, keys: Mapping[str, Any]
+) -> Exception | None:
+    """Run a planned trial until an attempt succeeds; return the last attempt's error."""
+    name, values = keys["trial"], {**plan.settings, **condition.levels}
+    number = len([*store.path.glob(f"trials/{name}-a*")])
+    failures = losses = 0
+    while failures < ATTEMPTS and losses < LOSSES:
+        number += 1
+        label = f"trial-{os.getpid()}-{name}-a{number}"
+        trial = Trial(plan.rig, values, label, keys["block"], plan.study.treatments)
+        numbered = {"trial": name, "attempt": number, **keys}
+        done = trial.attempt(plan.study.protocol, condition, numbered)
+        store.add(done.record, done.measurement.samples, done.logs)
+        row, what = done.record["rows"][0], f"{name} attempt {number} ({done.condition})"
+        if done.error is None:
+            flags = f"; flags: {row['flags']}" if row["flags"] else ""
+            LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], row["n_samples"], flags)
+            return None
+        LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], _line(done.error))
+        lost = isinstance(done.error, HostUnreachable | CpusDisturbed)
+        losses, failures = losses + lost, failures + (not lost)
+        _check_hosts(plan)
+    return done.error
+
+
+def _boots(plan: Plan) -> dict[str, str]:
+    """Return the boot identifier of each host when the facts were read."""
+    return {role: of["volatile"]["boot_id"] for role, of in plan.facts.items()}
+
+
+def _check_hosts(plan: Plan) -> None:
+    """Raise `HostLost` unless every host answers and runs since the session began."""
+    remedy = "`labkit run` opens the rig again and goes on; in JupyterLab, run it again"
+    try:
+        boots = plan.rig.boots()
+    except HostUnreachable as error:
+        what = f"{error.where} does not answer"
+        raise HostLost(what, why=error.why, remedy=remedy) from error
+    if changed := [role for role, boot in _boots(plan).items() if boots.get(role, boot) != boot]:
+        what = f"host {' and '.join(changed)} has rebooted"
+        raise HostLost(what, why="the rig is gone with it", remedy=remedy)
 
 
 def _line(error: Exception | None) -> str:
@@ -194,10 +182,7 @@ def _pin(pid: int, cpus: str) -> None:
 
 @contextmanager
 def progress(title: str, total: int, done: int) -> Iterator[Any]:
-    """Show the trials of a campaign; yield the bar, to be updated after each of them.
-
-    A terminal and a notebook have a bar, and lines of failed trials. A file has a line a trial.
-    """
+    """Yield a bar of trials, with lines of failed ones; a file has a line a trial instead."""
     # tqdm's monitor is a thread that would wake up inside windows.
     tqdm.tqdm.monitor_interval = 0
     terminal, level = open_progress(), LOG.level
@@ -249,18 +234,6 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write(path, f"{text}\n".encode())
 
 
-def write_samples(path: Path, trial: str, attempt: int, columns: Samples) -> None:
-    """Write an attempt's samples atomically, as deltas, which compress well."""
-    count = max(map(len, columns.values()))
-    keys = pa.array([trial] * count, pa.string()), pa.array([attempt] * count, pa.int32())
-    table = pa.table({"trial": keys[0], "attempt": keys[1], **columns})
-    encoding = dict.fromkeys(["attempt", *columns], "DELTA_BINARY_PACKED")
-    options = {"compression": "zstd", "use_dictionary": ["trial"], "column_encoding": encoding}
-    buffer = BytesIO()
-    parquet.write_table(table, buffer, **options)
-    write(path, buffer.getvalue())
-
-
 @dataclass(frozen=True)
 class Store:
     """One campaign's directory; open one with `resume_or_begin`."""
@@ -269,10 +242,7 @@ class Store:
 
     @classmethod
     def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
-        """Return the newest campaign in a study's folder, or a new one.
-
-        Raises `UsageError` where it has another plan, or is packed.
-        """
+        """Return the newest campaign in a study's folder, if its plan is the same, or a new one."""
         busy = UsageError("another process begins a campaign", where=str(folder))
         with locked(folder / LOCK, busy, patience=math.inf):
             last = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
@@ -297,7 +267,7 @@ class Store:
         what, remedy = "another process measures this campaign", "let it end, or use --new"
         busy = UsageError(what, where=str(self.path), remedy=remedy)
         with locked(self.path / LOCK, busy):
-            shutil.rmtree(self.path / _PART, ignore_errors=True)
+            shutil.rmtree(self.path / ".attempt", ignore_errors=True)
             stored = {path.name for path in self.path.glob("trials/*")}
             for path in [*self.path.rglob(".*.tmp"), *self.path.glob("samples.parquet/*")]:
                 if path.stem not in stored:
@@ -305,16 +275,12 @@ class Store:
             yield
 
     def attempts(self) -> list[dict[str, Any]]:
-        """Return the first row of every attempt, in the order of trials and attempts."""
+        """Return the first row of every attempt."""
         paths = self.path.glob("trials/*/trial.json")
-        rows = [json.loads(path.read_text())["rows"][0] for path in paths]
-        return sorted(rows, key=operator.itemgetter("trial", "attempt"))
+        return [json.loads(path.read_text())["rows"][0] for path in paths]
 
     def session(self, facts: Mapping[str, Any], boot: str) -> int:
-        """Return the session's number; write its facts if it is new.
-
-        A boot, or a pause of more than `PAUSE` seconds, begins another session.
-        """
+        """Return the session's number; a boot, or a pause, begins another one."""
         sessions = load(self.path).sessions
         ends = [path.stat().st_mtime for path in self.path.glob("trials/*")]
         paused = time.time() - max(ends, default=math.inf) > PAUSE
@@ -327,9 +293,17 @@ class Store:
     def add(self, record: Mapping[str, Any], samples: Samples, logs: Mapping[str, str]) -> None:
         """Store an attempt: its record with its rows, its samples, the output of its programs."""
         trial, attempt = (record["rows"][0][key] for key in ("trial", "attempt"))
-        name, part, trials = f"{trial}-a{attempt}", self.path / _PART, self.path / "trials"
+        # It is gathered in a folder, and then renamed.
+        name, part, trials = f"{trial}-a{attempt}", self.path / ".attempt", self.path / "trials"
         if samples:
-            write_samples(self.path / f"samples.parquet/{name}.parquet", trial, attempt, samples)
+            count, buffer = max(map(len, samples.values())), BytesIO()
+            keys = pa.array([trial] * count, pa.string()), pa.array([attempt] * count, pa.int32())
+            table = pa.table({"trial": keys[0], "attempt": keys[1], **samples})
+            # Deltas compress well.
+            encoding = dict.fromkeys(["attempt", *samples], "DELTA_BINARY_PACKED")
+            options = {"compression": "zstd", "use_dictionary": ["trial"]}
+            parquet.write_table(table, buffer, column_encoding=encoding, **options)
+            write(self.path / f"samples.parquet/{name}.parquet", buffer.getvalue())
         for log, text in logs.items():
             if text:
                 write(part / log, text.encode())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import __version__, data, design
-from labkit.campaign.runner import Runner, Store, pinned_to_harness
+from labkit.campaign.runner import Store, pinned_to_harness, run
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Attempt, Trial
 from labkit.data import refuse_unknown
@@ -135,8 +135,8 @@ class Study:
     ) -> data.Campaign:
         """Open a rig, show the plan, measure what was not measured yet, and return the campaign.
 
-        `rig` is as for `labkit.Rig.open`; `seed` draws the order of each of the `blocks`; `into`
-        and the limits are as for `Plan.run`.
+        `rig` is as for `labkit.Rig.open`, `seed` draws the order of each of the `blocks`, and the
+        others are as for `Plan.run`.
         """
         from IPython.display import display  # slow to import
 
@@ -164,16 +164,12 @@ class Study:
         return one
 
     def plan(self, rig: Rig, *, blocks: int, seed: int) -> Plan:
-        """Fix conditions, order and identity on an open rig, before anything runs.
-
-        Conditions that it cannot run are left out, with the reason.
-        """
+        """Fix the conditions that a rig can run, their order and identity, before anything runs."""
         settings = self.settings_on(rig)
-        more: dict[str, Any] = {"only": self.only, "twice": self.twice, "together": self.together}
-        infeasible = partial(self.why_infeasible, rig, settings)
-        ordered = design.make_design(
-            self.levels, blocks=blocks, seed=seed, infeasible=infeasible, **more
-        )
+        options: dict[str, Any] = {"only": self.only, "twice": self.twice}
+        options["together"] = self.together
+        options["infeasible"] = partial(self.why_infeasible, rig, settings)
+        ordered = design.make_design(self.levels, blocks=blocks, seed=seed, **options)
         return Plan(self, rig, ordered, blocks, seed, settings)
 
 
@@ -204,8 +200,7 @@ class Plan:
         """What must be equal for a campaign to be resumed."""
         study, roles = self.study, [one for one in ("generator", "clean") if one in self.rig.hosts]
         varied = [name.replace("_", "-") for name in study.variants if name in study.levels]
-        # What a plan needs of the capabilities shows in its conditions; another engine that is
-        # installed meanwhile does not concern it. Caveats only describe the rig.
+        # What a plan needs of capabilities shows in its conditions; caveats only describe the rig.
         rig = self.rig.describe()
         del rig["capabilities"], rig["caveats"]
         return {
@@ -263,7 +258,7 @@ class Plan:
             raise DryRun(str(self), why="a dry rig shows plans and runs nothing")
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
         with store.locked():
-            Runner(self, store, only, 60 * minutes).run()
+            run(self, store, only, 60 * minutes)
         return data.load(store.path)
 
     @property
@@ -276,8 +271,8 @@ class Plan:
     def __str__(self) -> str:
         minutes, conditions = self.seconds / 60, self.design.conditions
         counts = f"{len(conditions)} conditions x {self.blocks} blocks = {len(self.design)} trials"
-        lines = [f"{self.study.name}: {counts} on rig {self.rig.name}"]
         duration = f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+        lines = [f"{self.study.name}: {counts} on rig {self.rig.name}"]
         lines += [f"expected duration: {duration}"]
         lines += ["fewer than 5 blocks: this is a pilot"] * (self.blocks < 5)
         lines += [f"infeasible: {label}: {why}" for label, why in self.design.infeasible.items()]
@@ -295,10 +290,7 @@ class Plan:
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """Return a digest of a protocol and of the functions of its module that it calls.
-
-    Comments and layout are no part of it.
-    """
+    """Return a digest of the code of a protocol and of the functions of its module it calls."""
     functions = [function]
     try:
         for caller in functions:  # grows while it is iterated

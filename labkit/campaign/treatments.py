@@ -1,8 +1,7 @@
 """Treatments: levels that labkit applies around a trial, and verifies in every window.
 
-A study declares one as the levels of a factor, ``"wait": BusyPolling("block", "busy_poll")``, or as
-a setting, ``"idle": IdlePolicy("held")``. Any other factor or setting is a value that only the
-protocol reads.
+A study declares one as a factor, ``"wait": BusyPolling("block", "busy_poll")``, or as a setting,
+``"idle": IdlePolicy("held")``. Any other factor or setting is a value that the protocol reads.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, ClassVar
 
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
-from labkit.hosts.agent import LATENCY
+from labkit.hosts.agent import BUSY_POLLING, LATENCY
 from labkit.placement import RELEASES, cpu_mask, docker, format_cpus, parse_cpus
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
@@ -44,10 +43,7 @@ Opener = Callable[[Host], Settings]
 
 
 class Treatment:
-    """The base of treatments, without any effect; its arguments are levels, or lists of them.
-
-    A treatment's options are attributes of its class.
-    """
+    """The base of treatments; its arguments are levels or lists of them, and class attributes."""
 
     #: All levels; None where any value is one.
     known: ClassVar[Collection[Any] | None] = None
@@ -124,7 +120,7 @@ class BusyPolling(Treatment):
     capabilities: ClassVar = {"busy_poll": "busy-poll"}
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        polled = level != "busy_poll" or counters.get("TcpExt.BusyPollRxPackets")
+        polled = level != "busy_poll" or counters.get(BUSY_POLLING)
         return [] if polled else ["busy polling took no packet"]
 
 
@@ -136,10 +132,7 @@ class RealTime(Treatment):
 
 
 class QuotaBurst(Treatment):
-    """The CPU time in us that a server may save up of its quota, and use in addition; 0 for none.
-
-    The quota has to be as large. It is kept in ``cpu.cfs_burst_us`` or ``cpu.max.burst``.
-    """
+    """The CPU time in us, up to its quota, that a server may save up and use besides; 0: none."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         host = rig.hosts["sut"]
@@ -235,10 +228,9 @@ class SharedCache(Treatment):
     """The cache that the kernel says generator and SUT share: "kept", or "as found".
 
     A hypervisor may move virtual CPUs to cores without one, which takes longer. At "kept" a window
-    waits until they share it, and one after which they do not is measured again: alone
-    (`Trial.repeated`), or with its trial. Where they do not come to share it, each window is
-    flagged. It is timed on one machine with AMD's processor, just before a window's loads and just
-    after them.
+    waits until they share it, and is measured again if they do not after it, alone
+    (`Trial.repeated`) or with its trial; where they never do, each is flagged. It is timed on one
+    machine with AMD's processor, just before a window's loads and just after them.
     """
 
     known = (AS_FOUND, "kept")
@@ -246,24 +238,20 @@ class SharedCache(Treatment):
     MOST, LEAST = 120.0, 2.0
     #: The least time of a cache line so far in the campaign.
     least_ns = math.inf
+    #: It is as long as `MOST` while they shared it when the last window began.
     _patience = MOST
-    #: Whether they shared it when the last window began.
-    _shared = True
 
     def resume(self, rows: Sequence[Levels]) -> None:
-        """Go on from the least time that the rows were compared with."""
         known = (row for row in rows if row.get("cache_line_ratio"))
         least = (row["cache_line_ns"] / row["cache_line_ratio"] for row in known)
         self.least_ns = min([self.least_ns, *least])
 
     def line(self, rig: Rig) -> list[int]:
-        """Return the CPUs of generator and SUT, where they are two of one machine."""
         ends = [parse_cpus(rig.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
         different = all(ends) and ends[0] != ends[1]
         return [*ends[0], *ends[1]] if rig.shared_kernel and different else []
 
     def timed(self, line: Sequence[float]) -> dict[str, float]:
-        """Return the longest of these times, and its ratio to the least of the campaign."""
         if not line:
             return {}
         self.least_ns = max(min(*line, self.least_ns), LEAST_NS)
@@ -281,12 +269,11 @@ class SharedCache(Treatment):
         deadline = time.monotonic() + self._patience
         while (moved := self._apart(rig)) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._shared = not moved
         self._patience = max(self._patience / 2, self.LEAST) if moved else self.MOST
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         moved = counters.get("cache_line_ratio", 0.0) > APART
-        if level == "kept" and self._shared and moved:
+        if level == "kept" and self._patience == self.MOST and moved:
             what = "the hypervisor moved the CPUs of generator and SUT apart in the window"
             why = f"a cache line takes {counters['cache_line_ns']:.0f} ns there and back"
             remedy = 'the trial is repeated; shared_cache "as found" keeps such trials'
@@ -298,9 +285,9 @@ class CpuSpeed(Treatment):
     """The speed of the CPU that runs file operations: "kept", or "as found".
 
     Another guest may use the other thread of its core, which steal does not show; the CPU then runs
-    at 0.6 to 0.7 of its speed, for a tenth of a second to minutes. A trial is slow in which opening
-    and closing /dev/null (``reference_ns``) took more than `SLOW` times the shortest time of the
-    campaign so far. At "kept" it is repeated at most twice, and then flagged, as at "as found".
+    at 0.6 to 0.7 of its speed. A trial is slow in which opening and closing /dev/null
+    (``reference_ns``) took more than `SLOW` times the shortest time of the campaign so far. At
+    "kept" it is repeated at most twice, and then flagged, as at "as found".
     """
 
     known = (AS_FOUND, "kept")
@@ -309,7 +296,6 @@ class CpuSpeed(Treatment):
     least_ns, _slow = math.inf, 0
 
     def resume(self, rows: Sequence[Levels]) -> None:
-        """Go on from the shortest time of the rows."""
         times = (row["reference_ns"] for row in rows if "reference_ns" in row)
         self.least_ns = min([self.least_ns, *times])
 
@@ -331,8 +317,7 @@ class IdlePolicy(Treatment):
     """The idle states of every machine: "held" at polling, which takes no time to leave.
 
     An open file holds it, so the kernel reverts it even after a kill. It is held from the window
-    on: a hypervisor brings CPUs back to a shared cache (`SharedCache`) only where they go idle and
-    wake each other.
+    on: a hypervisor brings CPUs back to a shared cache only where they go idle and wake each other.
     """
 
     known = (AS_FOUND, "held")
@@ -385,23 +370,20 @@ class Interrupts(Treatment):
 
 _TCP = "/proc/sys/net/ipv4/tcp_"
 _CONGESTION, _ALLOWED = f"{_TCP}congestion_control", f"{_TCP}allowed_congestion_control"
-_CONTROLS = f"[ -w {_CONGESTION} ] && cat {_TCP}available_congestion_control"
 
 
 class CongestionControl(Treatment):
-    """The TCP congestion control of every end, such as "cubic"; "as found" changes nothing.
-
-    Each network namespace has its own: those of the hosts are set and restored, those of containers
-    are set when the container runs and end with it.
-    """
+    """The TCP congestion control of hosts and containers, such as "cubic"; or "as found"."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        # A host where it cannot be set has none.
+        known = script(f"[ -w {_CONGESTION} ] && cat {_TCP}available_congestion_control")
         for role, host in rig.hosts.items() if level != AS_FOUND else ():
-            # None where it cannot be set.
-            known = host.run(*script(_CONTROLS), check=False).stdout.split()
-            if level not in known:
-                has = f"it has {', '.join(known)}" if known else "it cannot be set there"
-                return f"{role}: no TCP congestion control {level!r}: {has}"
+            has = host.run(*known, check=False).stdout.split()
+            if level not in has:
+                return (
+                    f"{role}: no TCP congestion control {level!r}, but {', '.join(has) or 'none'}"
+                )
         return None
 
     def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
@@ -415,9 +397,9 @@ class CongestionControl(Treatment):
             yield host, {_CONGESTION: level}
 
     def placed(self, level: Any, server: Server) -> None:
-        """Set it inside a placement with a network of its own; the window verifies it there."""
         if level == AS_FOUND:
             return
+        # Each network namespace has its own, which ends with its container.
         if server.verification["network"] == "its own":
             inside = ("nsenter", "-t", str(server.pid), "-n")
             server.host.run(*inside, "tee", _CONGESTION, input=level)
@@ -433,10 +415,7 @@ def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
 
 
 class TunnelOffload(Treatment):
-    """Segmentation of tunnelled packets by the hosts' interfaces; "off", or "as found".
-
-    Where it is off, the sending kernel cuts a stream into packets before they leave.
-    """
+    """Segmentation of tunnelled packets by interfaces; "off" leaves it to the sending kernel."""
 
     known = (AS_FOUND, "off")
     #: What sends a packet in a tunnel as one of up to 64 KB, which the other end takes whole.
@@ -489,7 +468,6 @@ class PacketSteering(Treatment):
             yield host, dict.fromkeys(host.call("files", pattern=f"{folder}/rx-*/rps_cpus"), mask)
 
     def check(self, level: Any, counters: Counters) -> list[str]:
-        """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
         if (level == "on" or self._moves) and not counters.get("rps_ipis"):
             interrupts = counters.get("rps_ipis", "an unknown number of")
             why = f"RPS made {interrupts} interrupts of other CPUs in the whole window"

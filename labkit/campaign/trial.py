@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import time
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.campaign import background, window
-from labkit.campaign.treatments import AS_FOUND, IdlePolicy, Levels, Pinning, Treatment
+from labkit.campaign.treatments import Levels, Pinning, Treatment
 from labkit.campaign.window import Facts, Kernel, Load, Window
 from labkit.design import Condition, call, level_label
 from labkit.errors import CpusDisturbed, LabkitError, UsageError
@@ -38,8 +37,8 @@ AT_ONCE = 4
 WINDOW_ATTEMPTS = 10
 #: Samples of a trial that a quantile needs, so that one is expected beyond it.
 _QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
-#: A load generator may be the bottleneck that used more of its CPUs than this, did not reach this
-#: share of the rate that was asked of it, or waited for its own CPU for more than this share.
+#: A load generator may be the bottleneck that used more than this of its CPUs, reached less than
+#: this of its rate, or waited for its own CPU for more than this.
 SATURATED, REACHED, WAITED = 0.9, 0.95, 0.05
 #: The prefix of columns of a window with a capture, at the rate that is offered; and columns of
 #: samples that are points in time, or their distance from the schedule.
@@ -48,46 +47,38 @@ _LOADED, _TIMES = "loaded_", ("start_ns", "end_ns", "lateness_ns")
 _LONGEST = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Attempt:
-    """One attempt at a trial; display it to see its record, which is as a campaign stores it.
-
-    `logs` has the output of everything that ran, by file name. `measurement` has no samples after
-    an error.
-    """
+    """One attempt at a trial; display it to see its record, which is as a campaign stores it."""
 
     condition: str
+    #: It is empty after an error.
     measurement: Measurement
     record: Mapping[str, Any]
+    #: The output of everything that ran, by file name.
     logs: Mapping[str, str]
     error: Exception | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return json.dumps({**self.record, "logs": self.logs}, indent=1, default=str)
-
-    def _repr_html_(self) -> str:
-        label, text = html.escape(self.condition), html.escape(str(self))
-        return f"<details><summary>{label}</summary><pre>{text}</pre></details>"
 
 
 @dataclass(eq=False, repr=False)
 class Trial:
-    """One trial, as its protocol sees it.
-
-    `values` are its levels and the plan's settings by name, `treatments` by the name of theirs. The
-    label marks everything that is started; it is unique to the attempt. `turn` is the number of the
-    block, for what alternates between blocks without being a factor.
-    """
+    """One trial, as its protocol sees it."""
 
     rig: Rig
+    #: Its levels and the plan's settings.
     values: Mapping[str, Any]
+    #: Marks everything that is started; it is unique to the attempt.
     label: str
+    #: The number of the block, for what alternates between blocks without being a factor.
     turn: int = 0
+    #: Treatments by the name of their level or setting.
     treatments: Mapping[str, Treatment] = field(default_factory=dict)
-    #: The output of everything that ran, by file name.
     logs: dict[str, str] = field(default_factory=dict)
     #: The counters of the windows so far, per message where they are rates.
-    counters: dict[str, float] = field(default_factory=dict)
+    mechanisms: dict[str, float] = field(default_factory=dict)
     _repeated: dict[str, float] = field(default_factory=dict)
     _commands: list[list[str]] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
@@ -114,11 +105,6 @@ class Trial:
         """Return the level of the study's treatment of a kind, or a default."""
         levels = (level for one, level in self._applied() if isinstance(one, kind))
         return next(levels, default)
-
-    @property
-    def mechanisms(self) -> dict[str, float]:
-        """A copy of the counters."""
-        return dict(self.counters)
 
     def flag(self, *texts: str) -> None:
         """Flag the trial with reasons; it is kept."""
@@ -174,7 +160,7 @@ class Trial:
         paths = {path for name, path in facts if name.startswith("router to ")}
         flags, rows = "; ".join(self.flags), []
         for number, (other, metrics) in enumerate([({}, own), *measurement.also]):
-            found = {**self.counters, **self._repeated, **metrics}
+            found = {**self.mechanisms, **self._repeated, **metrics}
             numbers = {name: value for name, value in found.items() if value is not None}
             row = {
                 **keys,
@@ -217,20 +203,16 @@ class Trial:
     def serve(self, workload: Workload, placement: Placement, **options: str) -> Iterator[Server]:
         """Place a workload, ready and verified, for the duration of a ``with`` block.
 
-        Options are a unique `name` (by default ``server``), a CPU list `cpus` (by default that of
-        the host's role), and `at`, the role of another host than the placement's, such as ``peer``.
-        The columns of the placement at which a client aims have no prefix; those of others begin
-        with their name.
+        Options are a unique `name` (by default ``server``), with which the columns of placements
+        begin at which no client aims, a CPU list `cpus` (by default that of the host's role), and
+        `at`, the role of another host, such as ``peer``.
         """
         with self.serve_all([{"workload": workload, "placement": placement, **options}]) as servers:
             yield servers[0]
 
     @contextmanager
     def serve_all(self, placements: Sequence[Mapping[str, Any]]) -> Iterator[list[Server]]:
-        """Place workloads at the same time, each with the arguments of `serve`, ready and verified.
-
-        `address` returns their addresses before.
-        """
+        """Place workloads at the same time, each with the arguments of `serve`."""
         names = [arguments.get("name", "server") for arguments in placements]
         for name in names:
             if name in self._servers or names.count(name) > 1:
@@ -280,10 +262,7 @@ class Trial:
         return self.measure_all({"tool": (client, inside)})["tool"]
 
     def measure_all(self, clients: Clients) -> dict[str, Measurement]:
-        """Run clients, each inside a placement or None, at the same time on one host.
-
-        Rates per operation count the messages of all. Returned are measurements by the names.
-        """
+        """Run clients at the same time on one host; rates count the messages of all."""
         for client, inside in clients.values():
             self.check_target(client, inside)
         targets = self.rig.targets
@@ -295,7 +274,10 @@ class Trial:
         directory = next(one.directory for one in targets.values() if one.host is host)
         folder = f"{directory}/{self.label}-client"
         loads = [self._load(folder, name, *pair) for name, pair in clients.items()]
-        self._main = self._aimed_at(loads[0].client)
+        aiming = loads[0].client
+        same = [name for name, one in self._servers.items() if one.address == aiming.target]
+        own = [name for name in same if str(self._servers[name].port or None) in aiming.argv]
+        self._main = [*own, *same, *self._servers][0]
         main = self._servers[self._main]
         kernels = {host: Kernel(host, readings={f"the clients' host {host.name}": {}})}
         for name, server in self._servers.items():
@@ -336,29 +318,26 @@ class Trial:
                 prefix = "" if server is main else f"{name}_"
                 for column in ("group_cpu_ns", "group_cpu_use"):
                     counted.pop(f"{prefix}{column}", None)
-        self.counters |= counted
+        self.mechanisms |= counted
         for one in measurements.values():
-            self.counters |= one.mechanisms
+            self.mechanisms |= one.mechanisms
             times = [one.samples[name] for name in ("start_ns", "end_ns") if name in one.samples]
             self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
         for treatment, level in self._applied():
-            self.counters |= treatment.timed(found.line)
-            self.flag(*treatment.check(level, self.counters))
-        self.flag(*flags, *window.validity(self.counters))
+            self.mechanisms |= treatment.timed(found.line)
+            self.flag(*treatment.check(level, self.mechanisms))
+        self.flag(*flags, *window.validity(self.mechanisms))
         self._check_used(found, clients)
         return measurements
 
     def repeated(self, measure: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call a function that measures, again where the CPUs were disturbed meanwhile.
 
-        For a trial of several windows, which otherwise are all measured again for one of them. The
-        function starts what ends with a window, such as a prepared client or a capture. The column
-        ``windows_repeated`` counts in how many calls the CPUs were disturbed.
+        For a trial of several windows, which otherwise are all measured again for one of them.
+        ``windows_repeated`` counts these calls.
         """
         count = self._repeated.setdefault("windows_repeated", 0.0)
-        # CPUs that are held from sleeping are not moved together again, until the trial ends.
-        idle_is_held = self.level(IdlePolicy, AS_FOUND) == "held"
-        for number in range(1, 1 if idle_is_held else WINDOW_ATTEMPTS):
+        for number in range(1, WINDOW_ATTEMPTS):
             flags = list(self.flags)
             try:
                 return measure(*arguments, **options)
@@ -372,12 +351,6 @@ class Trial:
         own = {"", *(server.own_address for server in self._servers.values())}
         if inside is None or client.target not in own:
             self.rig.check_target(client.target)
-
-    def _aimed_at(self, client: Client) -> str:
-        """Return the placement that a client aims at, by address and port, or the first."""
-        same = [n for n, one in self._servers.items() if one.address == client.target]
-        own = [name for name in same if str(self._servers[name].port or None) in client.argv]
-        return [*own, *same, *self._servers][0]
 
     def _load(self, folder: str, name: str, client: Client, inside: Server | None) -> Load:
         # With a root of its own, a placement does not see the folder.
@@ -396,16 +369,13 @@ class Trial:
         return Load(name, client, command, f"{root}{log}", inside.cpus, made, self.outside)
 
     def _check_used(self, found: Window, clients: Clients) -> None:
-        """Raise where a window did not use what it should have: a control group, a published port.
-
-        The engine's proxy answers on the port too, and its traffic is not translated. There must be
-        a flow of each transport of the clients. The verification keeps the counters.
-        """
+        """Raise where a window did not use its control groups, or its published port."""
         for name, server in self._servers.items():
             prefix = "" if name == self._main else f"{name}_"
             ends = (end for key, end in found.ends.items() if end and clients[key][1] is server)
-            used = self.counters.get(f"{prefix}cpu_ns", 0.0) + sum(map(window.cpu_ns, ends))
-            group = self.counters.get(f"{prefix}group_cpu_ns", used)
+            ticks = sum(int(field) for end in ends for field in end["client"][11:15])
+            used = self.mechanisms.get(f"{prefix}cpu_ns", 0.0) + ticks * window.TICK_NS
+            group = self.mechanisms.get(f"{prefix}group_cpu_ns", used)
             # The allowances are for the ticks of what clients have used.
             if used > 1.05 * group + 5 * window.TICK_NS:
                 counted = f"{name}: its control group used {group / 1e9:.2f} s of CPU time"
@@ -422,11 +392,7 @@ class Trial:
 
 
 def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
-    """Statistics of one trial's samples, in their unit, as columns of its row.
-
-    >>> statistics("rtt_ns", np.array([1, 2, 6]))["rtt_ns_median"]
-    2.0
-    """
+    """Return statistics of one trial's samples, in their unit, as columns of its row."""
     count = len(samples)
     names = ["mean", "median", "min", "max"] if count else []
     found = {one: getattr(np, one)(samples) for one in names}
@@ -437,16 +403,14 @@ def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
 
 
 def saturated(numbers: Mapping[str, float], flags: str, prefix: str = "") -> bool:
-    """Tell whether the load generator, and not the server, may have set the value of a window.
-
-    A tool flags a rate that it did not reach, as it knows how few it may send by chance.
-    """
+    """Tell whether the load generator, and not the server, may have set the value of a window."""
     sent = numbers.get(f"{prefix}sent_per_s", numbers.get("sent_per_s", math.nan))
     offered = numbers.get("offered_per_s", math.nan)
     reached = numbers.get("reached", sent / offered if offered else math.nan)
     return bool(
         numbers.get("tool_cpu", 0.0) > SATURATED
         or numbers.get("client_delay", 0.0) > WAITED
+        # A tool's flag allows for what it sends less by chance.
         or (reached < REACHED and NOT_REACHED in flags)
     )
 
@@ -465,10 +429,7 @@ def _checked(measurement: Any) -> Measurement:
 
 @contextmanager
 def at_once(contexts: Sequence[AbstractContextManager[T]]) -> Iterator[list[T]]:
-    """Enter and leave contexts several at a time, and yield their values in order.
-
-    After an error of one, all that were entered are left before it is raised.
-    """
+    """Enter and leave contexts several at a time, all of them also after an error of one."""
     stacks = [ExitStack() for _ in contexts]
     try:
         # The pool's end waits for all, also where one has failed.

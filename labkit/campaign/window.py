@@ -1,8 +1,7 @@
 """The measured window: what is observed and counted on every host before and after the loads.
 
-The loads run on one host, while the harness sleeps. No observation before or after a window finds a
-client: as it ends, its parent reads its CPUs, class and CPU time before it reaps it. Kernel
-counters are evidence of mechanisms.
+The loads run on one host, while the harness sleeps. No observation before or after finds a client:
+as it ends, its parent reads its CPUs, class and CPU time before it reaps it.
 """
 
 from __future__ import annotations
@@ -37,24 +36,22 @@ TICK_NS = 10_000_000
 #: Facts of placements and hosts by name, as the agent observes them.
 Facts = dict[str, dict[str, str]]
 Snapshot = dict[str, Any]
-#: Columns by their counter, of the machine or the server: changes in a window, and, in `RATES`,
-#: changes per message; `LEVELS` are counters as they are at its end.
+#: Columns by their counter: `RATES` are changes per message, `LEVELS` counters at the window's end.
 RATES = {"context_switches": "context_switches", "server_switches": "voluntary"}
 RATES |= {"idle_exits": "idle_exits", "softirq_net_rx": "NET_RX", "softirq_net_tx": "NET_TX"}
 CHANGES = ("migrations", "pressure_us", "softnet_dropped", "rps_ipis", agent.BUSY_POLLING)
 LEVELS = {"conntrack_entries": "conntrack_entries", "server_last_cpu": "last_cpu"}
 LATENCY = "latency_request_us"
-#: Kinds of CPU time, as of ``sar -u ALL``. The kernel counts ticks of 10 ms by CPU, not by process:
-#: a side has that of its CPUs. Where both sides are namespaces of one kernel, the softirq that
-#: receives a packet counts for the sender, unless `labkit.treatments.PacketSteering` moves packets.
+#: Kinds of CPU time, as of ``sar -u ALL``; the kernel counts ticks of 10 ms by CPU. Between
+#: namespaces of one kernel, the softirq that receives a packet counts for the sender, unless
+#: `labkit.treatments.PacketSteering` moves packets.
 KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: Beginnings of the names of what engines and networks run, and of what places their processes in
 #: control groups: part of what is measured.
 _MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
 #: Shares of a CPU that are flagged: of a program that ran before the trial, and of steal.
 _OTHERS, _STEAL = 0.05, 0.003
-#: CPU time is read a little before or after the window's own time: by a share of the window, and
-#: by ns on a busy machine.
+#: CPU time is read a share of the window, and ns on a busy machine, before or after its own time.
 _CLOCKS, _READING_NS = 1.1, 0.5e9
 #: Ticks of each of `KINDS`, by the kernel's name of a CPU; "cpu" is the sum of all.
 Ticks = Mapping[str, list[int]]
@@ -64,14 +61,12 @@ Side = tuple[Ticks, str]
 
 @dataclass
 class Kernel:
-    """A host of a window, with its snapshots before and after.
-
-    `places` are processes of placements by name, "" for the server at which a client aims;
-    `readings` are the arguments of the agent's ``observe`` by name.
-    """
+    """A host of a window, with its snapshots before and after."""
 
     host: Host
+    #: Processes of placements by name, "" for the server at which a client aims.
     places: dict[str, int] = field(default_factory=dict)
+    #: Arguments of the agent's ``observe`` by name.
     readings: dict[str, dict[str, Any]] = field(default_factory=dict)
     before: Snapshot = field(default_factory=dict)
     after: Snapshot = field(default_factory=dict)
@@ -88,18 +83,16 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Load:
-    """A client, the command that runs it on its host, the path of its log there, and its CPU list.
-
-    Inside a placement, the command is `guarded` and starts on the CPUs `outside`; `folder`, where
-    there is one, is made for its log.
-    """
+    """A client, the command that runs it on its host, the path of its log there, and its CPUs."""
 
     name: str
     client: Client
     argv: Sequence[str]
     log: str
     cpus: str
+    #: The folder that is made for its log, if any.
     folder: str = ""
+    #: The CPUs on which the command starts inside a placement; it is `guarded` there.
     outside: str = ""
 
 
@@ -113,12 +106,10 @@ class Window:
     texts: dict[str, str]
     #: Clients as they ended, empty where that is not known.
     ends: dict[str, dict[str, Any]]
-    #: The observations.
     before: Facts
     after: Facts
-    #: Interruptions of the harness, in words.
+    #: Interruptions of the harness, and the times of a cache line in ns.
     flags: Sequence[str] = ()
-    #: The times of a cache line, in ns.
     line: Sequence[float] = ()
 
 
@@ -133,8 +124,7 @@ def measure(
 ) -> Window:
     """Run loads at the same time on the first kernel's host, and sleep until all have ended.
 
-    `folder` is a directory of the host that exists during the window; `line` are two CPUs between
-    which a cache line is timed; what was `seen` already is not observed again before it.
+    A cache line is timed between two CPUs of `line`; what was `seen` is not observed again.
     """
     own, *others = kernels
     limit, before = 2 * max(load.client.seconds for load in loads) + 20, dict(seen or {})
@@ -180,10 +170,7 @@ def guarded(argv: Sequence[str]) -> list[str]:
 
 
 def taken_end(stderr: str) -> tuple[str, dict[str, Any]]:
-    """Return a client's error stream without what `guarded` has added, and what that says.
-
-    That is as the agent's ``end_of``; nothing where the client was gone.
-    """
+    """Return an error stream without what `guarded` has added, and that as ``end_of`` says it."""
     found = _ENDED.search(stderr)
     if found is None:
         return stderr, {}
@@ -192,20 +179,14 @@ def taken_end(stderr: str) -> tuple[str, dict[str, Any]]:
     client, parent = (row.rpartition(")")[2].split() for row in (rows[0], rows[-1]))
     end = {"client": client, "parent": parent, "cpus": values.get("Cpus_allowed_list", "")}
     end["migrations"] = values.get("se.nr_migrations", "0")
+    # The client may have been gone by then.
     seen = len(client) >= 39 and int(client[6]) & _EXITING and end["cpus"]
     return stderr[: found.start()] + stderr[found.end() :], end if seen else {}
 
 
-def cpu_ns(end: Mapping[str, Any]) -> int:
-    """Return the CPU time of a client and of what it has waited for."""
-    return sum(map(int, end["client"][11:15])) * TICK_NS
-
-
 def problems_of(load: Load, end: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a client as it ended, by the CPUs and scheduling class of its load.
-
-    Without a real-time priority, the class is that of what started it.
-    """
+    """Return what is wrong with a client at its end, by the CPUs and class of its load."""
+    # Without a real-time priority, the class is that of what started it.
     own, wanted = (
         {"nice value": fields[16], "scheduling class": f"{fields[38]} {fields[37]}"}
         for fields in (end["client"], end["parent"])
@@ -271,8 +252,8 @@ def account(
 ) -> tuple[dict[str, float], dict[str, Any], list[str]]:
     """Return the counters of a window, its snapshots as numbers, and the rules that it breaks.
 
-    The first kernel is that of the window's own host; `cpus` are the CPU lists of client and
-    server; the trial began `seconds` ago.
+    The first kernel is the clients', `cpus` are those of client and server; the trial began
+    `seconds` ago.
     """
     client, server = kernels[0], next(one for one in kernels if "" in one.places)
     others = {one.host.name: other_programs(one, seconds) for one in kernels}
@@ -281,7 +262,7 @@ def account(
     found |= cpu_sides((ticks[client.host.name], cpus[0]), (ticks[server.host.name], cpus[1]))
     evidence: dict[str, Any] = {"before": server.before, "after": server.after}
     for one in kernels:
-        found |= of_placements(one)
+        found |= used(one)
         if LATENCY in one.after:  # of the machine that was allowed most
             found[LATENCY] = max(float(one.after[LATENCY]), found.get(LATENCY, 0.0))
         if one is not server:
@@ -307,48 +288,44 @@ def mechanisms(kernel: Kernel, messages: int) -> dict[str, float]:
     found |= {name: changed[name] for name in CHANGES if name in changed}
     found |= {name: float(kernel.after[key]) for name, key in LEVELS.items() if key in kernel.after}
     found |= {f"{cpu}_packets": float(taken) for cpu, taken in changed.get("packets", {}).items()}
-    found |= used(kernel.before, kernel.after, changed["clock_ns"])
-    return found | cpu_shares(changed["cpu"])
+    for name, row in changed["cpu"].items():
+        share = _shares([row])
+        if name == "cpu":
+            found |= {"steal" if kind == "steal" else f"cpu_{kind}": x for kind, x in share.items()}
+        elif share:
+            found[f"{name}_idle"] = share["idle"]
+            found["steal_worst"] = max(share["steal"], found.get("steal_worst", 0.0))
+    return found
 
 
-def of_placements(kernel: Kernel) -> dict[str, float]:
-    """Return what the named placements of a host used and lost, prefixed by their names."""
-    first, last = (one.get("beside", {}) for one in (kernel.before, kernel.after))
-    elapsed = kernel.after["clock_ns"] - kernel.before["clock_ns"]
-    return {
-        f"{name}_{column}": value
-        for name, counts in last.items()
-        for column, value in used(first.get(name, {}), counts, elapsed).items()
-    }
+def used(kernel: Kernel) -> dict[str, float]:
+    """Return what placements of a host used and lost: CPU time in ns and as a share, and drops.
 
-
-def used(before: Snapshot, after: Snapshot, elapsed: int) -> dict[str, float]:
-    """Return what one placement used and lost: CPU time in ns and as a share of a CPU, and drops.
-
-    ``socket_drops`` are those of its own UDP sockets; placements may share a network namespace.
+    Columns begin with the name of the placement; ``socket_drops`` are those of its own UDP sockets.
     """
-    changed = change(before, after)
-    counts = changed.get("throttling", {}) | {
-        n: changed[n] for n in agent.NAMESPACE if n in changed
-    }
-    found = {name: float(count) for name, count in counts.items()}
-    for key, column in {"ran_ns": "cpu", "group_ns": "group_cpu"}.items():
-        if key in changed:
-            found |= {f"{column}_ns": float(changed[key]), f"{column}_use": changed[key] / elapsed}
-    if "sockets" in after:
-        # All drops of a socket that was opened meanwhile count; the counter has 32 bits.
-        earlier = before.get("sockets", {})
-        lost = (count - earlier.get(one, 0) for one, count in after["sockets"].items())
-        found["socket_drops"] = float(sum(count % (1 << 32) for count in lost))
+    before, after = ({"": one, **one.get("beside", {})} for one in (kernel.before, kernel.after))
+    elapsed, found = kernel.after["clock_ns"] - kernel.before["clock_ns"], dict[str, float]()
+    for name, last in after.items():
+        prefix, changed = f"{name}_" if name else "", change(before[name], last)
+        counts = {one: changed[one] for one in agent.NAMESPACE if one in changed}
+        for column, count in {**changed.get("throttling", {}), **counts}.items():
+            found[f"{prefix}{column}"] = float(count)
+        for key, column in {"ran_ns": "cpu", "group_ns": "group_cpu"}.items():
+            if key in changed:
+                found[f"{prefix}{column}_ns"] = float(changed[key])
+                found[f"{prefix}{column}_use"] = changed[key] / elapsed
+        if "sockets" in last:
+            # All drops of a socket that was opened meanwhile count; the counter has 32 bits.
+            earlier = before[name].get("sockets", {})
+            lost = (count - earlier.get(one, 0) for one, count in last["sockets"].items())
+            found[f"{prefix}socket_drops"] = float(sum(count % (1 << 32) for count in lost))
     return found
 
 
 def other_programs(kernel: Kernel, seconds: float) -> dict[str, float]:
-    """Take the programs out of both snapshots; return the CPU use of those not of the trial.
+    """Take the programs out of both snapshots; return the share of a CPU of those not of the trial.
 
-    By name and process, as a share of one CPU. What began in the last `seconds`, the trial's, does
-    not count, nor do the programs of engines and networks. The time of processes that ended inside
-    the window is not seen.
+    What began in its `seconds` does not count, nor does what ended in the window.
     """
     earlier, later = kernel.before.pop("programs"), kernel.after.pop("programs")
     known = {(pid, start): ticks for pid, start, _, ticks in earlier}
@@ -361,27 +338,16 @@ def other_programs(kernel: Kernel, seconds: float) -> dict[str, float]:
     }
 
 
-def cpu_shares(ticks: Ticks) -> dict[str, float]:
-    """Return the share of all CPU time by kind, and the idle share of each CPU."""
-    found: dict[str, float] = {}
-    for name, row in ticks.items():
-        share = _shares([row])
-        if name == "cpu":
-            found |= {"steal" if kind == "steal" else f"cpu_{kind}": x for kind, x in share.items()}
-        elif share:
-            found[f"{name}_idle"] = share["idle"]
-            found["steal_worst"] = max(share["steal"], found.get("steal_worst", 0.0))
-    return found
-
-
 def cpu_sides(client: Side, server: Side) -> dict[str, float]:
     """Return the CPU use of both sides by category, as shares of the time of a side's CPUs."""
     found: dict[str, float] = {}
-    sides = {"client": _cpus(*client), "server": _cpus(*server)}
-    if client[0] is server[0] and sides["client"] & sides["server"]:
+    sides: list[set[str]] = []
+    for ticks, cpus in (client, server):
+        sides.append({f"cpu{number}" for number in parse_cpus(cpus)} or set(ticks) - {"cpu"})
+    if client[0] is server[0] and sides[0] & sides[1]:
         return found
-    for name, (ticks, _) in {"client": client, "server": server}.items():
-        share = _shares([ticks[cpu] for cpu in sides[name] if cpu in ticks])
+    for name, (ticks, _), own in zip(("client", "server"), (client, server), sides, strict=True):
+        share = _shares([ticks[cpu] for cpu in own if cpu in ticks])
         if not share:
             continue
         share["user"] += share.pop("nice")
@@ -393,10 +359,6 @@ def cpu_sides(client: Side, server: Side) -> dict[str, float]:
     if found.get("server_cpu") and "client_cpu" in found:
         found["client_to_server_cpu"] = found["client_cpu"] / found["server_cpu"]
     return found
-
-
-def _cpus(ticks: Ticks, cpus: str) -> set[str]:
-    return {f"cpu{number}" for number in parse_cpus(cpus)} or set(ticks) - {"cpu"}
 
 
 def _shares(rows: Sequence[list[int]]) -> dict[str, float]:

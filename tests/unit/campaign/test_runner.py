@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from labkit.campaign import runner, study
-from labkit.campaign.runner import Store, write_json, write_samples
+from labkit.campaign.runner import Store
 from labkit.campaign.study import Study
 from labkit.campaign.treatments import CpuSpeed, SharedCache
 from labkit.data import KEYS, load
@@ -235,14 +235,14 @@ def store(tmp_path):
     return begin(tmp_path)
 
 
-def test_samples_and_numbers_of_numpy_round_trip_exactly(tmp_path):
-    path, limits = tmp_path / "samples.parquet", np.iinfo(np.int64)
+def test_samples_and_numbers_of_numpy_round_trip_exactly(store):
+    limits, row = np.iinfo(np.int64), ROW | {"n": np.int64(3), "x": np.float64(0.5)}
     values = np.array([limits.min, limits.max, 0, -1, limits.min])
-    write_samples(path, "b01-p01", 2, {"a": values, "b": values[::-1]})
-    wanted = {"trial": ["b01-p01"] * 5, "attempt": [2] * 5, "a": values.tolist()}
+    store.add({"rows": [row]}, {"a": values, "b": values[::-1]}, {})
+    wanted = {"trial": ["b01-p01"] * 5, "attempt": [1] * 5, "a": values.tolist()}
+    (path,) = store.path.glob("samples.parquet/*")
     assert parquet.read_table(path).to_pydict() == wanted | {"b": values[::-1].tolist()}
-    write_json(path, {"n": np.int64(3), "x": np.float64(0.5)})
-    assert json.loads(path.read_text()) == {"format": 2, "n": 3, "x": 0.5}
+    assert store.attempts() == [row]
 
 
 def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp_path):
@@ -306,9 +306,3 @@ def test_a_trial_appears_complete_or_not_at_all(store, monkeypatch, step):
         *(f"trials/b01-p01-a1/{name}" for name in ("server.log", "tool.out", "trial.json")),
     ]
     assert load(store.path).samples("rtt_ns")["rtt_ns"].tolist() == [1, 2]
-
-
-def test_attempts_are_in_order_beyond_nine(store):
-    for attempt in range(1, 12):
-        store.add({"rows": [{**ROW, "attempt": attempt}]}, {}, {})
-    assert [row["attempt"] for row in store.attempts()] == list(range(1, 12))

@@ -7,15 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from labkit.campaign.trial import AT_ONCE, Trial, at_once, saturated
 from labkit.design import Condition
-from labkit.errors import ManipulationError, ToolOutput, UsageError
+from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import docker
-from labkit.runtimes import Server
 from labkit.tools.base import NOT_REACHED, Client, Measurement
 
 NOWHERE: Any = None
@@ -25,8 +23,10 @@ NOWHERE: Any = None
     ("failing", "said"),
     [(None, ""), ((7, "in"), "7 in"), ((0, "out"), "0 out"), (("block", ""), "block")],
 )
-def test_all_stand_in_order_or_none_is_left(failing, said):
+def test_all_stand_in_order_several_at_a_time_or_none_is_left(failing, said):
     standing, left, entered = set(), set(), []
+    # It is broken unless so many are under way at once.
+    barrier = threading.Barrier(AT_ONCE)
 
     def fail(*where):
         if where == failing:
@@ -34,6 +34,7 @@ def test_all_stand_in_order_or_none_is_left(failing, said):
 
     @contextmanager
     def place(number):
+        barrier.wait(timeout=60)
         fail(number, "in")
         standing.add(number)
         try:
@@ -54,19 +55,6 @@ def test_all_stand_in_order_or_none_is_left(failing, said):
     assert said == "7 in" or left == {*range(20)}
 
 
-def test_they_are_entered_at_the_same_time():
-    barrier = threading.Barrier(AT_ONCE)
-
-    @contextmanager
-    def meeting():
-        barrier.wait(timeout=60)  # broken unless all are under way at once
-        yield
-        barrier.wait(timeout=60)
-
-    with at_once([meeting() for _ in range(AT_ONCE)]):
-        pass
-
-
 def test_two_placements_of_one_name_are_refused_before_any_is_made():
     twice = Trial(NOWHERE, {}, "trial-1").serve_all([{"name": "hop"}] * 2)
     with pytest.raises(UsageError, match="two placements called 'hop' at once"), twice:
@@ -79,26 +67,13 @@ def test_a_long_argument_is_recorded_by_its_length():
     assert trial.record["commands"] == [["python3", "-c", "<5000 characters>"]]
 
 
-# Rows.
-
 KEYS = {"trial": "b01-p02", "attempt": 1, "block": 1, "position": 2, "session": 1}
 OUTCOME = {"status": "ok", "problem": "", "started_ns": 5, "seconds": 0.5}
 CONDITION = Condition({"placement": docker("host"), "size_b": 64}, repeat=2)
 
 
-def test_a_published_port_that_no_flow_took_is_an_error():
-    flows = {"flows udp": "3"}
-    place = {"port": 7, "pid": 1, "host": NOWHERE, "cpus": "0", "enter": NOWHERE}
-    server = Server("198.18.0.3", verification=flows, placement=docker("nat"), **place)
-    trial = Trial(NOWHERE, {}, "lkt", _servers={"server": server}, _main="server")
-    clients = {"tool": (Client((), server.address, 1.0, NOWHERE), None)}
-    with pytest.raises(ManipulationError, match="did not pass the address translation"):
-        trial._check_used(SimpleNamespace(ends={}, after={"server": flows}), clients)
-    trial._check_used(SimpleNamespace(ends={}, after={"server": {"flows udp": "4"}}), clients)
-
-
 def rows(measurement, *flags, **verified):
-    trial = Trial(NOWHERE, {}, "trial-1", counters={"steal": 0.1}, _verified=verified)
+    trial = Trial(NOWHERE, {}, "trial-1", mechanisms={"steal": 0.1}, _verified=verified)
     trial.flag(*(flags or ("odd", "late")))
     return trial.rows(KEYS, CONDITION, OUTCOME, measurement)
 
@@ -151,54 +126,14 @@ def test_the_window_at_the_offered_rate_has_its_own_limit():
     assert (row["saturated"], row["loaded_saturated"]) == (False, True)
 
 
-# A client that is started before its window, and stopped until then.
-
-HOST, LABEL = LocalHost(), f"test-prestart-{os.getpid()}"
-#: As sockperf does: it says so, sleeps in one call, and then sends.
-PROGRAM = """
-import sys, time
-print("Warmup stage", flush=True)
-time.sleep(0.2)
-open(sys.argv[1], "w").write("begun")
-print("sent")
-sys.exit(7)
-"""
-
-
-@pytest.fixture
-def prepared(tmp_path):
-    """A function that starts a client and stops it in the folder LABEL-load, as a context."""
-    generator = SimpleNamespace(host=HOST, directory=str(tmp_path))
+def test_a_prepared_client_that_ends_at_once_says_why(tmp_path):
+    generator = SimpleNamespace(host=LocalHost(), directory=str(tmp_path))
     rig: Any = SimpleNamespace(targets={"generator": generator})
     rig.check_target, rig.cpus = (lambda address: None), (lambda role, affinity: "0")
-
-    def prepare(*command):
-        sleep = (0.2, "Warmup stage")
-        client = Client(command, "198.18.0.1", 1.0, lambda *_: Measurement({}), prestart=sleep)
-        return Trial(rig, {}, LABEL).prepare(client, name="load")
-
-    return prepare
-
-
-@pytest.mark.parametrize("let_go", [True, False])
-def test_it_begins_when_it_is_let_go_and_not_before(prepared, tmp_path, let_go):
-    begun, folder = tmp_path / "begun", tmp_path / f"{LABEL}-load"
-    command = ("python3", "-c", PROGRAM, str(begun))
-    with prepared(*command) as one:
-        ready = one.ready()
-        # It has slept its time, and is stopped all the same.
-        pid = int((folder / "client").read_text())
-        assert psutil.Process(pid).status() == psutil.STATUS_STOPPED and not begun.exists()
-        if let_go:
-            result = HOST.run(*ready.argv, check=False)
-            assert result.status == 7 and result.stdout.splitlines() == ["Warmup stage", "sent"]
-        # Whoever looks what aims where finds the command itself.
-        assert set(command) <= set(ready.argv)
-    assert begun.exists() == let_go and not folder.exists()
-    assert HOST.call("labelled", prefix=LABEL) == []
-
-
-def test_one_that_ends_at_once_says_why(prepared):
-    failing = ("sh", "-c", "echo no such option >&2; exit 1")
-    with prepared(*failing) as one, pytest.raises(ToolOutput, match="no such option"):
+    argv = ("sh", "-c", "echo no such option >&2; exit 1")
+    client = Client(argv, "", 1.0, lambda *_: Measurement({}), prestart=(9.0, "Warmup stage"))
+    with (
+        Trial(rig, {}, f"test-prestart-{os.getpid()}").prepare(client, name="load") as one,
+        pytest.raises(ToolOutput, match="no such option"),
+    ):
         one.ready()
