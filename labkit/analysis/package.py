@@ -38,31 +38,27 @@ def pack(folder: Path, output: Path) -> None:
         raise DatasetError("no campaign here", where=str(folder))
     output.mkdir(parents=True)
     for campaign in found:
-        home = output / campaign.path.relative_to(folder)
-        if (campaign.path / "trials.parquet").is_file():
-            shutil.copytree(campaign.path, home, dirs_exist_ok=True)
-        else:
-            _pack(campaign, home)
+        source, home = campaign.path, output / campaign.path.relative_to(folder)
+        if (source / "trials.parquet").is_file():
+            shutil.copytree(source, home, dirs_exist_ok=True)
+            continue
+        home.mkdir(parents=True, exist_ok=True)
+        for name in ("plan.json", "sessions.json"):
+            shutil.copyfile(source / name, home / name)
+        rows = campaign.rows.sort_values(ORDER)
+        rows.to_parquet(home / "trials.parquet", compression="zstd", index=False)
+        if files := sorted(source.glob("samples.parquet/*.parquet")):
+            schema = pa.unify_schemas([parquet.read_schema(one).remove_metadata() for one in files])
+            samples = home / "samples.parquet"
+            with parquet.ParquetWriter(samples, schema, compression="zstd") as writer:
+                for batch in dataset(files, schema).to_batches():
+                    writer.write_batch(batch)
+        with tarfile.open(home / "raw.tar.xz", "w:xz") as archive:
+            archive.add(source / "trials", "trials", filter=_plain)
     for path in (folder / _CITATION, folder / _NOTES):
         if path.is_file():
             shutil.copyfile(path, output / path.name)
     describe(output)
-
-
-def _pack(campaign: Campaign, home: Path) -> None:
-    """Write the trials, samples and raw output of a campaign that was measured here."""
-    home.mkdir(parents=True, exist_ok=True)
-    for name in ("plan.json", "sessions.json"):
-        shutil.copyfile(campaign.path / name, home / name)
-    rows = campaign.rows.sort_values(ORDER)
-    rows.to_parquet(home / "trials.parquet", compression="zstd", index=False)
-    if files := sorted(campaign.path.glob("samples.parquet/*.parquet")):
-        schema = pa.unify_schemas([parquet.read_schema(path).remove_metadata() for path in files])
-        with parquet.ParquetWriter(home / "samples.parquet", schema, compression="zstd") as writer:
-            for batch in dataset(files, schema).to_batches():
-                writer.write_batch(batch)
-    with tarfile.open(home / "raw.tar.xz", "w:xz") as archive:
-        archive.add(campaign.path / "trials", "trials", filter=_plain)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

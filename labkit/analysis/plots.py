@@ -196,28 +196,19 @@ def _mean(values: pd.Series[float]) -> Mean:
     return Mean.of(np.log(values) if positive else values, log=positive)
 
 
-def _blocks(trials: pd.DataFrame, value: str, *keys: str | None) -> tuple[pd.DataFrame, str, str]:
-    """Return one number a block in a readable unit, with its heading and the counts."""
-    groups = trials.groupby(["block", *filter(None, keys)], observed=True)[value]
+@_drawn
+def curve(trials: pd.DataFrame, value: str, over: str, hue: str, col: str | None = None) -> Figure:
+    """Draw means over blocks with their 95 % intervals over a factor, or the values over blocks."""
+    keys = dict.fromkeys(["block", over, hue, *([col] if col else [])])
+    groups = trials.groupby(list(keys), observed=True)[value]
     table = groups.agg(lambda values: _mean(values).value).dropna().reset_index()
     factor, unit = words.scale(table[value].median(), value)
     table[value] *= factor
-    return table, words.heading(value, unit), f"n = {table['block'].nunique()} blocks"
-
-
-@_drawn
-def over_blocks(trials: pd.DataFrame, value: str, hue: str, col: str | None = None) -> Figure:
-    """Draw a value over the blocks, which shows drift."""
-    table, heading, counts = _blocks(trials, value, hue, col)
-    figure = _curves(table, "block", value, hue, col, ("block", heading, counts), errorbar=None)
-    figure.axes[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    return figure
-
-
-@_drawn
-def curve(trials: pd.DataFrame, value: str, over: str, hue: str, col: str | None = None) -> Figure:
-    """Draw the mean over blocks with its 95 % interval, over the levels of a factor."""
-    table, heading, counts = _blocks(trials, value, over, hue, col)
+    heading, counts = words.heading(value, unit), f"n = {table['block'].nunique()} blocks"
+    if over == "block":
+        figure = _curves(table, over, value, hue, col, (over, heading, counts), errorbar=None)
+        figure.axes[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        return figure
     table = table.sort_values([over, "block"])  # seaborn would sort the values of each point
     if not (numeric := pd.api.types.is_numeric_dtype(table[over])):
         table[over] = table[over].map(lambda level: textwrap.fill(str(level), 7))

@@ -1,8 +1,4 @@
-"""Results of a campaign: comparisons, their reasons and figures, which display themselves.
-
-Values are immutable, so that running a cell twice shows the same. What was not measured shows its
-reason.
-"""
+"""Results of a campaign, which display themselves: comparisons, their reasons and figures."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,7 @@ from IPython.display import display
 from scipy.stats import linregress
 
 from labkit.analysis import package, plots, stats, words
-from labkit.analysis.claims import current, ledger, read_ledger
-from labkit.analysis.comparability import SATURATED_SHARE
+from labkit.analysis.claims import SATURATED_SHARE, current, ledger, read_ledger
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
@@ -102,9 +98,9 @@ class Comparison:
         """Return a sentence for each of some levels, or for all."""
         rows: Any = self._rows(levels, by).to_dict("records")
         for row in rows:
-            texts = {"sentence": words.sentence(row, self.factor, self.by)}
-            texts["ratio"] = words.row(row)["ratio"]
-            row |= texts | {n: words.level(self.factor, row[n]) for n in ("condition", "to")}
+            row["sentence"] = words.sentence(row, self.factor, self.by)
+            row["ratio"] = words.row(row)["ratio"]
+            row |= {name: words.level(self.factor, row[name]) for name in ("condition", "to")}
         return Answers(rows)
 
     def why(self, level: Any, *counters: str, **by: Any) -> Table:
@@ -214,6 +210,7 @@ class Results:
             than one respect are never pooled.
         """
         names, by, rows = _names(factor), _names(by), []
+        levels, groups = self._groups(names), self._groups(by)
         for name, known in self.factors.items():
             measured = [level for level in known if (self.trials[name] == level).any()]
             if name not in (*names, *by) and len(measured) > 1:
@@ -222,24 +219,19 @@ class Results:
                     why=f"it has the levels {', '.join(map(str, measured))}",
                     remedy=f"choose one: .where({name}={measured[0]!r}), or name it in by",
                 )
-        levels = self._groups(names)
-        pairs = list(itertools.pairwise(levels))
+        pairs, level_of = list(itertools.pairwise(levels)), itemgetter(*names)
         if to is not None:
             baseline = dict(zip(names, [to] if isinstance(factor, str) else to, strict=True))
             pairs = [(baseline, one) for one in levels if one != baseline]
         shared = {"to": to, "metric": self._column(of), "margin": self.campaign.plan["margin"]}
-        for group, (other, own) in itertools.product(self._groups(by), pairs):
+        for group, (other, own) in itertools.product(groups, pairs):
             if row := self._row(shared["metric"], [group | own, group | other], other):
-                condition, against = (
-                    one[factor] if isinstance(factor, str) else (*one.values(),)
-                    for one in (own, other)
-                )
-                about = {**shared, "to": against, "condition": condition}
+                about = {**shared, "to": level_of(other), "condition": level_of(own)}
                 rows.append({**group, **own, **about, **row})
         columns = dict.fromkeys([*names, *by, *shared, "condition", *stats.unmeasured("")])
         frame = pd.DataFrame(rows, columns=list(columns))
         frame["p_adjusted"] = holm(frame["p_value"])
-        return Comparison(frame, self, factor if isinstance(factor, str) else names, by, shared)
+        return Comparison(frame, self, names[0] if len(names) == 1 else names, by, shared)
 
     def ladder(self, factor: str, *, by: Names = (), of: str | None = None) -> Comparison:
         """Compare each level of a factor with the one before it, in the order of the plan."""
@@ -383,19 +375,16 @@ class Results:
 
     def over_blocks(self, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
         """Return the value of every block, as a figure."""
-        return plots.over_blocks(*self._valued(of), hue, col)
+        return self.curve("block", hue, col, of=of)
 
     def curve(self, over: str, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
         """Return means over blocks along a factor, as a figure."""
-        return plots.curve(*self._valued(of), over, hue, col)
-
-    def _valued(self, of: str | None) -> tuple[pd.DataFrame, str]:
-        """Return trials with a value, whose factors of text are in the plan's order; its column."""
         column = self._column(of)
         frame = self.ok.dropna(subset=[column]) if column in self.ok else self.ok[:0]
+        # Factors of text in the plan's order.
         text = [name for name in self.factors if frame[name].dtype == "str"]
         frame = frame.assign(**{n: pd.Categorical(frame[n], self.factors[n]) for n in text})
-        return frame, column
+        return plots.curve(frame, column, over, hue, col)
 
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, those that were measured first."""

@@ -122,8 +122,7 @@ def answers_table(answers: Answers) -> Table:
             texts = [first["sentence"], first["ratio"], measured]
         question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
         rows.append([question, *texts])
-    columns = ["Question", "Answer", "Ratio [95 % interval]", "Measured"]
-    frame = pd.DataFrame(rows, columns=columns)
+    frame = pd.DataFrame(rows, columns=["Question", "Answer", "Ratio [95 % interval]", "Measured"])
     return Table(frame, "The studies and their first answers", "stacked")
 
 
@@ -148,28 +147,23 @@ def verdict_bars(claims: pd.DataFrame) -> Html:
 
 def findings_table(findings: pd.DataFrame) -> Table:
     """Show findings with their verdicts and the reasons."""
-    rows = [
-        {
-            "Finding": _noted(one["says"], f"{one['source']}, {one['place']}"),
-            "Verdict": _noted(one["verdict"], one["needs"]),
-            "Why": _noted(one["why"], f"rests on {one['claims']}; {one['dataset']}"),
-        }
-        for one in findings.to_dict("records")
-    ]
+    rows = []
+    for one in findings.to_dict("records"):
+        finding = _noted(one["says"], f"{one['source']}, {one['place']}")
+        why = _noted(one["why"], f"rests on {one['claims']}; {one['dataset']}")
+        verdict = _noted(one["verdict"], one["needs"])
+        rows.append({"Finding": finding, "Verdict": verdict, "Why": why})
     return Table(pd.DataFrame(rows), "Findings that the papers are cited for", "stacked")
 
 
 def paper(ledger: pd.DataFrame, source: str) -> Html:
     """Show the section of a paper: its claims, whose identifiers are the anchors of the rows."""
     own = ledger[ledger["source"] == source]
-    rows = [
-        {
-            "Claim": _noted(one["says"], f"{one['place']}; {one['id']}", one["sentence"]),
-            "Published": one["published"],
-            "Measured": _noted(one["why"], f"{one['n_blocks']:.0f} blocks; {one['dataset']}"),
-            "Verdict": _noted(one["verdict"], one["marks"], one["needs"]),
-        }
-        for one in own.to_dict("records")
-    ]
+    rows = []
+    for one in own.to_dict("records"):
+        claim = _noted(one["says"], f"{one['place']}; {one['id']}", one["sentence"])
+        measured = _noted(one["why"], f"{one['n_blocks']:.0f} blocks; {one['dataset']}")
+        row = {"Claim": claim, "Published": one["published"], "Measured": measured}
+        rows.append(row | {"Verdict": _noted(one["verdict"], one["marks"], one["needs"])})
     claims = Table(pd.DataFrame(rows, own["id"]), f"Claims of {source}", "stacked")
     return Html(f'<h2 id="{html(source)}">{html(source)}</h2>\n{claims._repr_html_()}')

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from made_up import RIG, facts, write
 
 from labkit.analysis import claims
-from labkit.analysis.claims import Claim, Evidence, combine, current, evaluate, findings, ledger
-from labkit.analysis.comparability import RULES
+from labkit.analysis.claims import (
+    RULES,
+    Claim,
+    Evidence,
+    combine,
+    current,
+    evaluate,
+    findings,
+    ledger,
+)
 from labkit.analysis.stats import compare
 from labkit.data import by_study
 from labkit.errors import DatasetError
@@ -51,7 +59,6 @@ FAILS = "does not hold here"
 @pytest.mark.parametrize(
     ("claim", "verdicts"),
     [
-        ({"above": 1.02}, {1.5: "holds", 0.8: FAILS}),
         ({"above": 1.1}, {1.5: "holds", 1.0: FAILS}),
         ({"below": 0.98}, {0.8: "holds", 1.5: FAILS}),
         ({"within": SAME}, {1.0: "holds", 1.3: FAILS}),

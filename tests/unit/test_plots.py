@@ -36,7 +36,7 @@ TABLE = comparison(6).assign(size_b=[100, 1024] * 3)
 FIGURES = {
     "forest": lambda: plots.forest(comparison(6), "placement"),
     "tail": lambda: plots.tail(SAMPLES, "rtt_ns", "placement"),
-    "over_blocks": lambda: plots.over_blocks(TRIALS, "rtt_ns_median", "placement", "wait"),
+    "over_blocks": lambda: plots.curve(TRIALS, "rtt_ns_median", "block", "placement", "wait"),
     "curve": lambda: plots.curve(TRIALS, "rtt_ns_median", "size_b", "placement", "wait"),
     "levels": lambda: plots.curve(TRIALS, "rtt_ns_median", "placement", "wait"),
     "grid": lambda: plots.grid(TABLE, "condition", "size_b", "placement"),
