@@ -20,17 +20,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import words
-from labkit.analysis.stats import (
-    LEAST_BLOCKS,
-    BlockTable,
-    Cell,
-    Floats,
-    Mean,
-    NotMeasured,
-    Numbers,
-    holm,
-)
+from labkit.analysis import stats, words
+from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Cell, Floats, Mean, NotMeasured, Numbers
 from labkit.data import Campaign, by_study, expand
 from labkit.errors import DatasetError
 from labkit.paths import project, relative
@@ -213,11 +204,10 @@ def _runs(of: Cell, along: str, table: BlockTable) -> list[list[Cell]]:
 
 def _label(cell: Cell, baseline: Cell | None = None) -> str:
     """Return the levels of a cell, and those of its baseline that differ."""
-    sides = [(cell, baseline or {}), *([(baseline, cell)] if baseline else [])]
-    texts = [
-        ", ".join(words.level(n, level) for n, level in own.items() if other.get(n) != level)
-        for own, other in sides
-    ]
+    texts = []
+    for own, other in [(cell, baseline or {}), *([(baseline, cell)] if baseline else [])]:
+        levels = (words.level(n, one) for n, one in own.items() if other.get(n) != one)
+        texts.append(", ".join(levels))
     return " against ".join(texts)
 
 
@@ -287,6 +277,7 @@ class _Rules:
         self.baselines = [{**cell, **claim.to} for cell in expand(claim.of)]
         self.cells: list[Cell] = [*expand(claim.of), *self.baselines]
         self.rig, self.settings = self.campaign.rig, self.campaign.settings
+        self._cpus = int(self._stable().get("cpu", {}).get("count") or 0)
 
     def _trials(self, cells: Sequence[Cell], *columns: str) -> pd.DataFrame:
         """Return columns of the successful trials of some cells, NaN where not measured."""
@@ -299,10 +290,6 @@ class _Rules:
 
     def _stable(self, role: str = "sut") -> Mapping[str, Any]:
         return dict(self.campaign.facts.get(role, {}).get("stable", {}))
-
-    @property
-    def _cpus(self) -> int:
-        return int(self._stable().get("cpu", {}).get("count") or 0)
 
     def cpus(self, wanted: int) -> str:
         return "" if self._cpus >= wanted else f"{wanted} CPUs (here {self._cpus})"
@@ -387,13 +374,10 @@ class _Rules:
         return "" if routers <= {wanted} else f"Weave Net with its data path {wanted} (here {here})"
 
 
-RULES = {name: rule for name, rule in vars(_Rules).items() if not name.startswith("_")}
-
-
 def lacking(claim: Claim, evidence: Evidence) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
     rules, value = _Rules(claim, evidence), claim.value
-    found = [RULES[name](rules, wanted) for name, wanted in claim.needs.items()]
+    found = [getattr(rules, name)(wanted) for name, wanted in claim.needs.items()]
     # What the trials of any claim need: no limit of the load generator, queue or timer.
     saturated = "loaded_saturated" if value.startswith("loaded_") else "saturated"
     if rules._by_condition(rules.cells, saturated, of="mean")[saturated].max() > SATURATED_SHARE:
@@ -534,7 +518,7 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     family = table["p"].where(
         table["needs"].eq("") & table["explains"].eq("") & table["n_blocks"].ge(LEAST_BLOCKS)
     )
-    table["p_adjusted"] = family.groupby([table["folder"], table["source"]]).transform(holm)
+    table["p_adjusted"] = family.groupby([table["folder"], table["source"]]).transform(stats.holm)
     passes = (table["p_adjusted"] < ALPHA) & ~table["verdict"].isin(["cannot tell", "needs"])
     table["marks"] += passes.map({True: "•", False: ""})
     # Without any claim that can be evaluated no row has an estimate.

@@ -116,21 +116,18 @@ class Mean:
 
 
 def _serial(values: Floats) -> tuple[float, float]:
-    """Return standard error and degrees of freedom where neighbouring blocks correlate, or (0, 0).
-
-    By von Neumann's ratio (1941), and the effective number of blocks of a first-order
-    autoregression (Bayley and Hammersley 1946).
-    """
+    """Return standard error and degrees of freedom where neighbouring blocks correlate, or 0, 0."""
     n = len(values)
     centred = values - values.mean()
     square = float(centred @ centred)
-    # It lies between 0 and 4 with mean 2: near enough a beta variable. The test is at 10 %.
+    # Von Neumann's (1941) lies between 0 and 4: near enough a beta variable. The test is at 10 %.
     ratio = float(np.sum(np.diff(values) ** 2)) / square
     shape = ((n * n - 1) / (n - 2) - 1) / 2
     if special.betainc(shape, shape, min(ratio / 4, 1.0)) >= 0.1:
         return 0.0, 0.0
     raw = float(centred[1:] @ centred[:-1]) / square
     lag1 = float(np.clip(raw + (1 + 4 * max(raw, 0.0)) / n, 0.0, 0.95))
+    # The effective number of blocks of an autoregression (Bayley and Hammersley 1946).
     lags = np.arange(1, n)
     inflation = 1 + 2 * float(np.sum((1 - lags / n) * lag1**lags))
     variance = square / max(n - inflation, (n - 1) / n)
@@ -180,11 +177,7 @@ class Numbers:
 
 
 class BlockTable:
-    """Trials as one number a block and condition, of any column.
-
-    A row of `trials` is an attempt, with ``block``, the `factors` that name a condition, and
-    optionally ``status`` and ``session``.
-    """
+    """Trials, a row an attempt, as one number a block and condition, of any column."""
 
     def __init__(self, trials: pd.DataFrame, factors: Sequence[str]) -> None:
         refuse_unknown("column", ("block", *factors), trials)
@@ -349,16 +342,16 @@ def compare(
         )
     refuse_unknown("column", [value], frame)
     table = BlockTable(frame, [condition])
-    levels = list(table.conditions[condition])
-    refuse_unknown("baseline", [baseline], levels)
+    refuse_unknown("baseline", [baseline], table.conditions[condition])
     rows = []
-    for level in levels:
+    for level in table.conditions[condition]:
         if level == baseline:
             continue
         try:
             numbers = table.cells(value, {condition: level}, {condition: baseline})
-            rows.append({"condition": level, **row(numbers, margin, alpha)})
+            found = row(numbers, margin, alpha)
         except NotMeasured as error:
-            rows.append({"condition": level, **unmeasured(str(error))})
-    result = pd.DataFrame(rows)
-    return result.assign(p_adjusted=holm(result["p_value"])) if len(result) else result
+            found = unmeasured(str(error))
+        rows.append({"condition": level, **found})
+    result = pd.DataFrame(rows, columns=["condition", *unmeasured("")])
+    return result.assign(p_adjusted=holm(result["p_value"]))

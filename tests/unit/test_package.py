@@ -53,12 +53,6 @@ def packed(described, tmp_path):
     return shutil.copytree(described, tmp_path / "packed")
 
 
-def files(folder):
-    return {
-        path.relative_to(folder): path.is_dir() or path.read_bytes() for path in folder.rglob("*")
-    }
-
-
 def test_a_packed_campaign_is_read_as_the_local_one(local, described):
     for before, after in zip(campaigns(local), campaigns(described), strict=True):
         pd.testing.assert_frame_equal(before.trials, after.trials)
@@ -73,7 +67,8 @@ def test_the_same_data_have_the_same_bytes(local, described, tmp_path):
     copy = shutil.copytree(local, tmp_path / "copy", copy_function=shutil.copyfile)
     pack(copy, tmp_path / "again")
     pack(described, tmp_path / "repacked")
-    assert files(tmp_path / "again") == files(described) == files(tmp_path / "repacked")
+    folders = (described, tmp_path / "again", tmp_path / "repacked")
+    assert len({(folder / "SHA256SUMS").read_text() for folder in folders}) == 1
 
 
 def test_standard_tools_and_people_read_the_description(described):
@@ -84,9 +79,8 @@ def test_standard_tools_and_people_read_the_description(described):
     assert units["rtt_ns"] == units["rtt_ns_median"] == "ns" and "size_b" in units
     crate = ROCrate(described)
     assert [author["name"] for author in crate.root_dataset["author"]] == ["Doe, Jane"]
-    actions = crate.get_by_type("CreateAction")
-    assert {action["result"].id for action in actions} == {"one/", "two/"}
-    assert {action["instrument"].type for action in actions} == {"SoftwareApplication"}
+    measured = {one["result"].id: one["instrument"] for one in crate.get_by_type("CreateAction")}
+    assert [measured[name].type for name in ("one/", "two/")] == ["SoftwareApplication"] * 2
     title, *lines = (described / "README.md").read_text().splitlines()
     row = next(line for line in lines if line.startswith("| one"))
     for known in ("Docker 29.0", "cgroup v2", "Linux 6.1", "20 CPUs Made CPU", "2001-09-09"):
@@ -136,8 +130,9 @@ def test_a_campaign_that_cannot_be_read_is_named_with_a_remedy(file, content, pa
 
 
 def test_a_folder_without_a_campaign_and_campaigns_of_several_studies_are_refused(tmp_path):
-    with pytest.raises(DatasetError, match="no campaign here"):
-        load(tmp_path)
+    for read in (load, lambda folder: pack(folder, tmp_path / "new")):
+        with pytest.raises(DatasetError, match="no campaign here"):
+            read(tmp_path)
     for study in ("one", "other"):
         campaign(tmp_path / "all" / study, study=study)
     with pytest.raises(DatasetError, match=r"several studies(.|\n)*all/one, .*all/other"):
@@ -151,10 +146,8 @@ def test_columns_that_were_not_measured_are_wrong_use(local):
         load(local / "one").samples("rtt_ns", sizes=1)
 
 
-def test_the_reference_is_as_described_and_a_folder_of_nothing_is_refused(tmp_path):
+def test_the_reference_is_as_described():
     assert verify(project("data/reference")) == []
-    with pytest.raises(DatasetError, match="no campaign here"):
-        pack(tmp_path, tmp_path / "new")
 
 
 def test_a_dataset_is_cited_with_the_digest_of_its_files_as_its_version(described, local):

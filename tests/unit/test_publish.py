@@ -154,22 +154,17 @@ def test_the_ledger_prints_findings_and_writes_the_claims(tmp_path, monkeypatch,
 
 
 def test_the_index_and_the_ledger_escape_and_count():
-    hostile = dict.fromkeys(["says", "why", "dataset", "sentence"], HOSTILE)
     row = {"id": "i", "source": "jha2018", "place": "p", "claims": "i", "marks": "•", "needs": "n"}
-    row |= {"published": 1.2, "n_blocks": 9, **hostile}
+    row |= dict.fromkeys(["says", "why", "dataset", "sentence"], HOSTILE)
+    row |= {"published": 1.2, "n_blocks": 9}
     rows = pd.DataFrame([{**row, "verdict": word} for word in VERDICTS])
     answer = {"page": "p.html", "title": HOSTILE, "study": "s", "source": "reference", "blocks": 3}
     answer |= {"rig": HOSTILE, "measured": ""}
     answer["rows"] = [{"sentence": HOSTILE, "ratio": "1.2x [1.1, 1.3]", "n_blocks": 5.0}]
     answers = [answer, {"page": "q.html", "title": "q", "error": HOSTILE}]
     answers.append({**answer, "rows": []})
-    parts = [
-        tables.opening(rows, answers),
-        tables.findings_table(rows),
-        tables.verdict_bars(rows),
-        tables.paper(rows, "jha2018"),
-        tables.answers_table(answers),
-    ]
+    parts = [tables.opening(rows, answers), tables.answers_table(answers)]
+    parts += [tables.findings_table(rows), tables.verdict_bars(rows), tables.paper(rows, "jha2018")]
     soup = BeautifulSoup("".join(part._repr_html_() for part in parts), "html.parser")
     assert not soup.find_all(["script", "img"])
     assert [one.get_text() for one in soup.select("tbody .verdict")] == [*VERDICTS, *VERDICTS]

@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 from made_up import write
 
@@ -59,12 +58,6 @@ def test_a_comparison_has_the_numbers_of_compare_one_difference_and_a_sentence(b
     sentence = cost.answer("docker").rows[0]["sentence"]
     texts = ["docker is slower than bare", "us against", f"{row['estimate']:.2f}x", "10 blocks"]
     assert all(text in sentence for text in texts) and sentence in repr(cost)
-
-
-def test_views_leave_the_whole_as_it_is(whole):
-    parts = whole.where(wait="block").where(place=["docker", "bare"])
-    assert parts.ok["place"].nunique() == 2 and parts.factors["place"] == ["docker", "bare"]
-    assert whole.trials["wait"].nunique() == 2 and len(whole.factors["place"]) == 4
 
 
 def test_conditions_not_measured_show_their_reason(cost):
@@ -163,15 +156,6 @@ def test_counters_and_reasons_are_of_the_same_trials(whole):
     blocking, spinning = table["switches"]
     assert 1.8 < float(spinning) / float(blocking) < 2.2
     assert list(why["switches"]) == [spinning, blocking] and set(why["nothing"]) == {""}
-
-
-def test_claims_are_read_from_a_ledger_that_was_written_before(whole, tmp_path):
-    row = {"id": "p-1", "source": "p", "study": "made-up", "says": "It costs.", "place": "1"}
-    row |= {"verdict": "holds", "marks": "•", "parts": "1.4x", "n_blocks": 10}
-    rows = pd.DataFrame([row, {**row, "id": "p-2", "study": "another"}]).assign(needs="", why="")
-    rows.to_csv(tmp_path / "ledger.csv", index=False)
-    table = results(whole.campaign.path, ledger=str(tmp_path / "ledger.csv")).claims("p")
-    assert len(table.frame) == 1 and "It costs." in table._repr_html_()
 
 
 def test_answers_are_json_and_begin_with_what_was_measured(blocking, cost, monkeypatch):
