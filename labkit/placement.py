@@ -1,7 +1,4 @@
-"""Where a workload runs, as a frozen value: runtime x network x baseline level x limits x storage.
-
-Nothing here needs an engine; ``labkit.runtimes`` starts and verifies placements.
-"""
+"""Where a workload runs, as a value: runtime x network x baseline level x limits x storage."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class Workload:
     @property
     def protocols(self) -> tuple[str, ...]:
         """All transports on which clients reach its port."""
-        return (self.protocol, *filter(None, [self.second_protocol]))
+        return tuple(filter(None, [self.protocol, self.second_protocol]))
 
 
 def waiting(image: str) -> Workload:
@@ -143,15 +140,11 @@ class Placement:
             ("seccomp", self.seccomp, SECCOMP if in_docker else SECCOMP[:1]),
         ):
             if value not in allowed:
-                raise UsageError(
-                    f"unknown {name} {value!r} of {self.runtime}",
-                    remedy=suggestion(value, filter(None, allowed)),
-                )
+                what, known = f"unknown {name} {value!r} of {self.runtime}", filter(None, allowed)
+                raise UsageError(what, remedy=suggestion(value, known))
         if is_bare and self.baseline_level != "cgroup" and set(self.limits.set()) - {"fifo"}:
-            raise UsageError(
-                f"baseline level {self.baseline_level!r} has no control group to limit",
-                remedy='use bare("cgroup", limits=...)',
-            )
+            what = f"baseline level {self.baseline_level!r} has no control group to limit"
+            raise UsageError(what, remedy='use bare("cgroup", limits=...)')
 
     @property
     def label(self) -> str:

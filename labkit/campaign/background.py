@@ -132,8 +132,8 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
         return
     if "collector" not in rig.targets:
         raise RigError("the rig has no collector", remedy="Rig.open(collector=[...])")
-    target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
-    host, label = target.host, f"{trial.label}-capture"
+    target, label = rig.targets["collector"], f"{trial.label}-capture"
+    host, interface = target.host, target.interfaces[0]
     folder, where = f"{target.directory}/{label}", f"host {host.name}, interface {interface}"
     argv = ["taskset", "-c", rig.cpu_map["collector"], "tcpdump", "-i", interface, "-n", "-s"]
     argv += [str(SNAPLEN), "-B", str(BUFFER), "--time-stamp-precision=nano"]

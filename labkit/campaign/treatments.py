@@ -411,7 +411,8 @@ class CongestionControl(Treatment):
 
 
 def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
-    return [(role, device) for role in roles for device in rig.interfaces.get(role, ())]
+    there = [role for role in roles if role in rig.targets]
+    return [(role, device) for role in there for device in rig.targets[role].interfaces]
 
 
 class TunnelOffload(Treatment):
@@ -448,7 +449,7 @@ class PacketSteering(Treatment):
 
     def _roles(self, rig: Rig, level: Any) -> Sequence[str]:
         one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
-        everyone = [role for role in rig.interfaces if one_kernel and role != "collector"]
+        everyone = [role for role in rig.targets if one_kernel and role != "collector"]
         roles = {"off": ENDS, "on": ENDS, "own": everyone}.get(level, ())
         self._moves = level != "off" and bool(roles)
         return roles

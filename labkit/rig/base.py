@@ -18,13 +18,14 @@ from labkit.hosts.agent import BOOT_ID
 from labkit.hosts.target import Target
 from labkit.placement import Placement
 from labkit.rig import netns
-from labkit.rig.images import LayeredImage, Say, folders
+from labkit.rig.images import LayeredImage, folders
 from labkit.runtimes import RUNTIMES
 
 #: CPUs of the two ends: the scheduler's choice, or one each.
 AFFINITIES = ("free", "split")
-#: The lock by which two runs never share the machine. A user without root has one too, for the
-#: machines of a rig.toml.
+#: The capabilities whose lack every page of a campaign tells, as a caveat.
+_TOLD = ("separate-machines", "nic-hardware", "clean-on-sut", "own-cpus", "separate-cpu-time")
+#: The lock by which two runs never share a rig; without root, the machines of a rig.toml.
 LOCK = Path("/run/labkit/lock") if os.geteuid() == 0 else Path.home() / ".cache/labkit/lock"
 
 
@@ -42,23 +43,18 @@ class Additions:
     collector: Sequence[str] = ()
     #: Images for ``docker(storage=...)``, built where the engine lacks them.
     layers: Sequence[LayeredImage] = ()
-    #: Of ``labkit.placement.RELEASES``, each a further host with that engine and the image ``net``,
-    #: made of Debian's packages where it is missing.
+    #: Of ``labkit.placement.RELEASES``, each a further host with that engine and the image ``net``.
     releases: Sequence[str] = ()
 
 
-Opener = Callable[[str, Additions, Say], AbstractContextManager["Rig"]]
-#: Two functions for each kind of rig, by the name of its specifications; `labkit.rig` lists them.
-#: The first raises an error if a specification is wrong or impossible here, and connects to
-#: nothing. The second makes the rig for a ``with`` block; the caller holds the lock.
-KINDS: dict[str, tuple[Callable[[str], None], Opener]] = {}
+Opener = Callable[[str, Additions], AbstractContextManager["Rig"]]
+#: For each kind of rig a function that raises an error if a specification is wrong or impossible
+#: here, and one that makes the rig for a ``with`` block under the lock. `labkit.rig` lists them.
+KINDS: dict[str, tuple[Callable[[str], object], Opener]] = {}
 
 
 def opener(spec: str) -> Opener:
-    """Return the function that opens a rig, after a check that connects to nothing.
-
-    Raises `UsageError` if there is no such rig, `RigError` if this machine cannot have it.
-    """
+    """Return the function that opens a rig, which exists and which this machine can have."""
     name = ".toml" if spec.endswith(".toml") else spec.partition(":")[0]
     if name not in KINDS:
         known = ("auto", "virtual", "virtual:1gbit", "dry", "the path of a rig.toml")
@@ -83,15 +79,13 @@ class Rig:
     kind: str
     #: The hosts by role: ``generator`` sends the load, ``sut`` has the engine, ``clean`` has none.
     targets: Mapping[str, Target]
-    #: CPU lists of ``generator``, ``sut``, ``clean`` and ``harness``; for ends that the scheduler
-    #: places, ``all``, or ``all.<role>`` where each host has its own kernel. Also notes on what
-    #: has no CPU list, such as ``softirq``.
+    #: CPU lists of roles and of ``harness``; for ends that the scheduler places, ``all``, or
+    #: ``all.<role>`` where each host has its own kernel. Also notes, such as ``softirq``.
     cpu_map: Mapping[str, str]
     #: Whether the hosts are namespaces of one kernel.
     shared_kernel: bool
-    #: How the hosts are connected, and the limits of the rig's numbers, as text.
+    #: How the hosts are connected, as text.
     links: tuple[str, ...] = ()
-    caveats: tuple[str, ...] = ()
     #: Capabilities that the rig lacks, with the reason.
     missing: Mapping[str, str] = field(default_factory=dict)
     #: The roles whose ports the switch mirrors to the collector.
@@ -102,20 +96,9 @@ class Rig:
         """The hosts by role, for commands."""
         return {role: target.host for role, target in self.targets.items()}
 
-    @property
-    def interfaces(self) -> dict[str, tuple[str, ...]]:
-        """The lab interfaces of each role."""
-        return {role: target.interfaces for role, target in self.targets.items()}
-
     @staticmethod
     @contextmanager
-    def open(
-        spec: str | Path = "virtual",
-        *,
-        patience: float = 0.0,
-        say: Say = process.announce,
-        **added: Any,
-    ) -> Iterator[Rig]:
+    def open(spec: str | Path = "virtual", *, patience: float = 0.0, **added: Any) -> Iterator[Rig]:
         """Open a rig for the duration of a ``with`` block.
 
         A rig that cannot have what is added opens without it; `missing` has the reason, and what
@@ -128,8 +111,6 @@ class Rig:
             an inventory (``rig.toml``), or ``"dry"``, which only shows plans.
         patience : float
             Seconds to wait for another process that uses this machine's rig.
-        say : callable
-            Receives a line before each step that takes seconds.
         **added
             The fields of `labkit.rig.base.Additions`.
 
@@ -149,18 +130,14 @@ class Rig:
             with (
                 process.ended_as_by_ctrl_c(),
                 locked(patience) if name != "dry" else nullcontext(),
-                opened(name, asked, say) as rig,
+                opened(name, asked) as rig,
             ):
                 yield rig
         except KeyboardInterrupt as error:
             raise Interrupted(str(error)) from error
 
     def target(self, placement: Placement, at: str = "") -> Target:
-        """Return the host of a placement; raise `RigError` where the rig cannot run it.
-
-        A clean baseline goes to a host without an engine. `at` is the role of another host, such
-        as ``peer``; a clean baseline goes to ``clean-peer`` then, where the rig has it.
-        """
+        """Return the host of a placement, or `at` another role; `RigError` if it is infeasible."""
         reason, clean = self.infeasible(placement), placement.baseline_level == "clean"
         role = at or ("clean" if clean else placement.release or "sut")
         if clean and at == "peer" and "clean-peer" in self.targets:
@@ -171,8 +148,6 @@ class Rig:
         elif at and not target.engine and (clean or placement.runtime != "bare"):
             # Any host without an engine is clean; the verification checks that it has no rules.
             reason = None if clean else f"{at} has no engine"
-        if self.kind == "dry":
-            reason = reason or "a dry rig shows plans and runs nothing; open another one"
         if reason or target is None:
             where = f"on {at}" if at else "here"
             raise RigError(f"{placement.label} is not possible {where}", why=reason or "")
@@ -211,9 +186,8 @@ class Rig:
             wanted = ipaddress.ip_address(address)
             if any(wanted in ipaddress.ip_network(text) for text in subnets):
                 return
-        what, where = f"no load is sent to {address!r}", f"rig {self.name}"
-        why, remedy = "no host of the rig has it", "use the address of a server that it placed"
-        raise UsageError(what, where=where, why=why, remedy=remedy)
+        what, why = f"no load is sent to {address!r}", f"no host of the rig {self.name} has it"
+        raise UsageError(what, why=why, remedy="use the address of a server that it placed")
 
     def mirror(self) -> AbstractContextManager[None]:
         """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""
@@ -233,38 +207,30 @@ class Rig:
         return digests
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of every host by role; an engine that does not answer is an error.
-
-        A plan without it could never be resumed.
-        """
-        with ThreadPoolExecutor(max(1, len(self.targets))) as pool:
+        """Return the facts of every host by role."""
+        with ThreadPoolExecutor() as pool:
             return dict(zip(self.targets, pool.map(_facts, self.targets.values()), strict=True))
 
     def describe(self) -> dict[str, Any]:
         """Return what a report shows of the rig, as JSON data."""
-        hosts: dict[str, dict[str, Any]] = {
-            role: {
-                "addresses": list(target.addresses),
-                "cpus": self.cpu_map.get(role, ""),
-                "engine": bool(target.engine),
-            }
-            for role, target in self.targets.items()
-        }
+        hosts = dict[str, Any]()
+        for role, target in self.targets.items():
+            cpus, engine = self.cpu_map.get(role, ""), bool(target.engine)
+            hosts[role] = {"addresses": list(target.addresses), "cpus": cpus, "engine": engine}
         if self.mirrors:
             hosts[netns.COLLECTOR]["mirrors"] = list(self.mirrors)
         return {
-            "name": self.name,
-            "kind": self.kind,
+            **{name: getattr(self, name) for name in ("name", "kind", "shared_kernel")},
             "hosts": hosts,
             "links": list(self.links),
             "cpu_map": dict(self.cpu_map),
-            "shared_kernel": self.shared_kernel,
             "capabilities": dict(self.missing),
-            "caveats": list(self.caveats),
+            "caveats": [self.missing[name] for name in _TOLD if name in self.missing],
         }
 
 
 def _facts(target: Target) -> dict[str, Any]:
+    """Return a host's facts; a plan without those of its engine could never be resumed."""
     host, socket = target.host, target.engine or ""
     options = {"interfaces": target.interfaces, "engine": socket, "directory": target.disk}
     facts: dict[str, Any] = host.call("facts", timeout=120, **options)

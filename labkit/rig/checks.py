@@ -18,17 +18,15 @@ from labkit.runtimes import RUNTIMES
 #: Drivers without a device, and those of devices that a hypervisor emulates.
 SOFTWARE = {"", "veth", "bridge", "tun", "macvlan", "ipvlan", "vxlan", "dummy"}
 PARAVIRTUAL = {"virtio_net", "vmxnet3", "hv_netvsc", "vif", "xen_netfront"}
-#: The two ends of a measurement on machines.
-_ENDS = ("generator", "sut")
 #: Packages of what the virtual rig runs itself.
 _OWN = {"docker.io", "docker-cli", "iptables", "openssh-server"}
+#: The hosts that each exchanges lab traffic with.
+_FAR = {"generator": ("sut", "clean", "peer"), "sut": ("generator", "peer")}
+_FAR |= {"clean": ("generator",), "peer": ("generator", "sut")}
 
 
 class Check(NamedTuple):
-    """The result of one check: what was found, and if that is not `ok`, why and what to do.
-
-    `needed` tells that nothing can be measured with the fault.
-    """
+    """The result of one check; with a fault of what is `needed` nothing can be measured."""
 
     title: str
     found: str
@@ -45,15 +43,6 @@ class Check(NamedTuple):
         return f"{text}\n        -> {self.remedy}" if self.remedy else text
 
 
-def programs(role: str = "") -> list[dict[str, str]]:
-    """Return the rows of programs.txt that a host of a rig.toml, or this machine, should have."""
-    keys = ("name", "package", "use", "roles", "purpose")
-    text = resources.files("labkit.rig").joinpath("programs.txt").read_text("utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    rows = [*csv.DictReader(lines, keys, delimiter=":")]
-    return [p for p in rows if (role in p["roles"].split(",") if role else p["use"] != "test")]
-
-
 @dataclass(frozen=True)
 class Seen:
     """A host as it answered; `machine` is its table of a rig.toml, None for this machine."""
@@ -65,16 +54,6 @@ class Seen:
     facts: Mapping[str, Any]
 
     @property
-    def boot(self) -> str:
-        """The identifier of its boot, and with it of its kernel."""
-        return str(self.facts["volatile"].get("boot_id"))
-
-    @property
-    def cpus(self) -> str:
-        """Its online CPUs."""
-        return str(self.facts["stable"]["cpu"]["online"] or "0")
-
-    @property
     def lacks(self) -> dict[str, str]:
         """The capabilities that it cannot have, each with the reason."""
         reasons, absent = dict[str, str](), self.answers["absent"]
@@ -83,16 +62,13 @@ class Seen:
                 reasons[f"network:{name}"] = f"the kernel has no device for it ({error})"
             if "weaver" in absent:
                 reasons["network:weave"] = f"its router, weaver, is not on PATH; {UNPACKAGED}"
-        if self.role in ("", "sut"):
-            reasons |= {
-                f"runtime:{name}": f"{program} is not on the host; {remedy}"
-                for name, one in RUNTIMES.items()
-                for program, remedy in one.programs.items()
-                if program in absent
-            }
+        for name, runtime in RUNTIMES.items() if self.role in ("", "sut") else ():
+            for program, remedy in runtime.programs.items():
+                if program in absent:
+                    reasons[f"runtime:{name}"] = f"{program} is not on the host; {remedy}"
         if self.answers["real_time"] and self.role in ("", "sut", "clean"):
             reasons["realtime"] = f"no real-time class: {self.answers['real_time']}"
-        links = self.facts["stable"]["interfaces"] if self.role in _ENDS else {}
+        links = self.facts["stable"]["interfaces"] if self.role in ("generator", "sut") else {}
         for name, link in links.items():
             driver = str(link.get("driver") or "")
             found = f"{name} is {driver or 'of an unknown driver'}"
@@ -103,45 +79,41 @@ class Seen:
         return reasons
 
 
-#: The hosts that each exchanges lab traffic with.
-_FAR = {"generator": ("sut", "clean", "peer"), "sut": ("generator", "peer")}
-_FAR |= {"clean": ("generator",), "peer": ("generator", "sut")}
+def programs(role: str) -> list[dict[str, str]]:
+    """Return the rows of programs.txt for a host of a rig.toml, or with "" for this machine."""
+    keys = ("name", "package", "use", "roles", "purpose")
+    text = resources.files("labkit.rig").joinpath("programs.txt").read_text("utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    rows = [*csv.DictReader(lines, keys, delimiter=":")]
+    return [p for p in rows if (role in p["roles"].split(",") if role else p["use"] != "test")]
 
 
 def look(file: RigFile | None, role: str, host: Host) -> Seen:
     """Return how a host of a rig.toml is, or without one, this machine."""
     machines = file.machines if file else {}
     machine = machines.get(role)
-    socket = machine.socket if machine else ""
     far = [machines[other] for other in _FAR.get(role, ()) if other in machines]
     addresses = {one.addresses[0] for one in far} | {one.layer2.first for one in far if one.layer2}
-    names = [program["name"] for program in programs(role)]
+    # The peer may be the generator's machine.
+    addresses -= set(machine.addresses if machine else ())
+    names = ["weaver", *(program["name"] for program in programs(role))]
     names += [name for runtime in RUNTIMES.values() for name in runtime.programs]
+    scratch = machine.scratch if machine else str(KEEP)
     try:
-        answers = host.call(
-            "probe",
-            scratch=machine.scratch if machine else str(KEEP),
-            programs=[*names, "weaver"],
-            # The peer may be the generator's machine.
-            addresses=sorted(addresses - set(machine.addresses if machine else ())),
-        )
+        answers = host.call("probe", scratch=scratch, programs=names, addresses=sorted(addresses))
     except CommandFailed as error:
         error.remedy = "apt-get install python3"
         raise
-    interfaces = machine.interfaces if machine else ()
-    facts = host.call("facts", interfaces=interfaces, engine=socket, timeout=120)
+    interfaces, engine = (machine.interfaces, machine.socket) if machine else ([], "")
+    facts = host.call("facts", interfaces=interfaces, engine=engine, timeout=120)
     return Seen(role, machine, answers, facts)
 
 
-def check(seen: Seen) -> list[Check]:
-    """Return the results of all checks of a host."""
-    found = [*_system(seen), *_processors(seen)]
-    return [*_machine(seen, seen.machine), *found] if seen.machine else found
-
-
-def _system(seen: Seen) -> Iterator[Check]:
-    """Yield the checks of user, programs, capabilities, disk and kernel."""
-    answers, machine = seen.answers, seen.machine
+def check(seen: Seen) -> Iterator[Check]:
+    """Yield the results of all checks of a host."""
+    if seen.machine:
+        yield from _differences(seen, seen.machine)
+    answers, stable, machine = seen.answers, seen.facts["stable"], seen.machine
     recent = tuple(map(int, answers["python"].split(".")[:2])) >= (3, 9)
     fault, remedy = "labkit needs 3.9 or later", "apt-get install python3"
     yield Check("python3", answers["python"], recent, fault, remedy, True)
@@ -162,34 +134,26 @@ def _system(seen: Seen) -> Iterator[Check]:
     yield Check("capabilities", f"{len(seen.lacks)} missing", not fault, fault)
     free = answers["free_gib"]
     yield Check("disk", f"{free:.0f} GiB free", free >= 5, "images need 5 GiB")
-    groups = seen.facts["stable"]["cgroup"]
-    lacking = " and ".join(sorted({"cpu", "cpuset"} - set(groups["controllers"])))
+    lacking = " and ".join(sorted({"cpu", "cpuset"} - set(stable["cgroup"]["controllers"])))
     fault, remedy = f"no controller {lacking}", "mount /sys/fs/cgroup"
-    yield Check("control groups", str(groups["version"]), not lacking, fault, remedy, True)
+    yield Check("control groups", stable["cgroup"]["version"], not lacking, fault, remedy, True)
     found = "a filter" if answers["filtered"] else "no filter"
     fault, remedy = (
         "trials outside a container fail",
         "docker run --security-opt seccomp=unconfined",
     )
     yield Check("seccomp", f"labkit runs under {found}", not answers["filtered"], fault, remedy)
-
-
-def _processors(seen: Seen) -> Iterator[Check]:
-    """Yield the checks of CPUs and their frequency."""
-    cpu, own = seen.facts["stable"]["cpu"], seen.machine.cpus if seen.machine else seen.cpus
-    there = {*parse_cpus(own)} <= {*parse_cpus(seen.cpus)}
-    yield Check("CPUs", seen.cpus, there, f"it has no CPU {own}", "in rig.toml: cpus", True)
-    isolated = str(cpu["isolated"] or "").strip()
-    apart = {*parse_cpus(own)} <= {*parse_cpus(isolated)} if seen.machine else bool(isolated)
-    fault, remedy = "rare tails are those of the machine", f"boot with isolcpus={own}"
-    yield Check("isolated CPUs", isolated or "none", apart, fault, remedy)
-    governors = set((cpu["governor"] or {}).values())
+    online = stable["cpu"]["online"]
+    cpus = machine.cpus if machine else online
+    there = {*parse_cpus(cpus)} <= {*parse_cpus(online)}
+    yield Check("CPUs", online, there, f"it has no CPU {cpus}", "in rig.toml: cpus", True)
+    governors = set((stable["cpu"]["governor"] or {}).values())
     found, ok = ", ".join(sorted(governors)) or "not shown", governors <= {"performance"}
     remedy = "cpupower frequency-set --governor performance"
     yield Check("frequency governor", found, ok, "the frequency changes with the load", remedy)
 
 
-def _machine(seen: Seen, machine: Machine) -> Iterator[Check]:
+def _differences(seen: Seen, machine: Machine) -> Iterator[Check]:
     """Yield how a host differs from its table."""
     answers, near = seen.answers, machine.interfaces[0]
     remedy, writable = "in rig.toml: scratch", answers["scratch"]
@@ -209,15 +173,16 @@ def _machine(seen: Seen, machine: Machine) -> Iterator[Check]:
     ways = {to: rows[0].get("dev") if rows else None for to, rows in answers["routes"].items()}
     stray = ", ".join(to for to, device in ways.items() if device not in machine.interfaces)
     fault = f"{stray} is not reached by {', '.join(machine.interfaces)}"
-    remedy = f"ip route add {stray} dev {near}"
-    found = ", ".join(sorted({str(device) for device in ways.values()}))
+    found, remedy = (
+        ", ".join(sorted(map(str, {*ways.values()}))),
+        f"ip route add {stray} dev {near}",
+    )
     yield Check("routes", found, not stray, fault, remedy, True)
-    known = seen.facts["stable"]["engine"]
     if machine.socket:
+        known = seen.facts["stable"]["engine"]
         found = f"Docker {known['version']}, {known['Driver']}" if known else "none"
         fault = f"no Docker Engine answers on {machine.socket}"
-        remedy = "systemctl start docker"
-        yield Check("engine", found, bool(known), fault, remedy, True)
+        yield Check("engine", found, bool(known), fault, "systemctl start docker", True)
     if machine.layer2:
         port, bridge = machine.layer2.port, machine.layer2.bridge
         masters = [one.get("master", bridge) for one in answers["links"] if one["ifname"] == port]

@@ -1,20 +1,14 @@
-"""Images of ``containers/`` and of generated layers, and the storages of containers.
-
-Generated layers are the same, byte for byte, on every machine: an engine builds one from a tar
-archive, whose times it keeps. Storages are the engine's own driver, a mount at ``/data``, or a
-union mounted there, all on one disk of one engine.
-"""
+"""Images of ``containers/`` and of generated layers, and the storages of containers."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-import shutil
+import re
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
@@ -24,20 +18,53 @@ from labkit.hosts import Host, LocalHost, script
 from labkit.hosts.target import Image, Storage, Target
 from labkit.paths import project
 from labkit.placement import DRIVER, RELEASES, STORAGES, UNIONS
+from labkit.process import announce
 from labkit.rig import netns
 
 BASE = "debian:bookworm-slim"
-Say = Callable[[str], None]
 #: The files of a layer: sizes in bytes by path below ``/data``, None for a directory.
 Layer = Mapping[str, int | None]
-#: The image of ``containers/`` below every layer.
-LAYERS_BASE = "python"
 #: Part of each image's name; raise it when the files of an image change.
 _FORMAT = 3
 #: Modification time of the layer below the lowest, in seconds. Each layer's files are a second
 #: younger, so that a driver that compares a layer with the one below sees that all files are new.
 _EPOCH = 1_000_000_000
+#: Subdirectories of a generated directory, at most.
 _FAN_OUT = 8
+# No file waits for the disk (force-unsafe-io): a crash loses only what is built again.
+_MAKE_BASE = """
+archive=$(mktemp --suffix=.tar)
+trap 'rm -f "$archive"' EXIT
+mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io bookworm "$archive" &&
+    docker import "$archive" "$1" || docker pull "$1"
+"""
+# The directory gets its name last, so that an unfinished one is never used.
+_UNPACK = """
+rm -rf "$1" "$1.new" && mkdir -p "$1.new/rootfs"
+id=$(docker create --label labkit=image "$2" true)
+docker export "$id" | tar -x -C "$1.new/rootfs" && docker rm "$id" >/dev/null
+printf %s "$3" >"$1.new/image.json"
+sync -f "$1.new" && mv "$1.new" "$1"
+"""
+# The release file of sid may have expired.
+_MAKE_RELEASE = """
+rm -rf "$2.new" && mkdir -p "${2%/*}"
+mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include=docker.io,iptables \
+    --aptopt='Acquire::Check-Valid-Until "false"' "$1" "$2.new" && mv "$2.new" "$2"
+"""
+_BUILD = '''archive=$1 socket=$2 && shift 2
+DOCKER_BUILDKIT=0 docker --host "$socket" build "$@" - <"$archive"'''
+_FILESYSTEMS = {DRIVER: "overlay", "fuse-overlayfs": "fuse.fuse-overlayfs", "aufs": "aufs"}
+_WHY = {
+    "fuse-overlayfs": "fuse-overlayfs is not installed, or there is no /dev/fuse",
+    "aufs": "the kernel has no aufs",
+}
+# The kernel's list of mounts is read, since looking at a union may hang.
+_CLEAR = """
+awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
+    while read -r mount; do umount --lazy "$mount"; done
+rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-*
+"""
 
 
 def folders() -> dict[str, Path]:
@@ -55,17 +82,17 @@ def tag(folder: Path) -> str:
 
 
 def _unpacked(store: str, folder: Path) -> Path:
-    return Path(store, tag(folder).replace("/", "-").replace(":", "-"))
+    return Path(store, re.sub("[/:]", "-", tag(folder)))
 
 
-def ensure_images(local: LocalHost, say: Say) -> dict[str, Image]:
+def ensure_images() -> dict[str, Image]:
     """Return every image of ``containers/`` on this machine, building those that are missing."""
     records = {f: _unpacked(str(netns.IMAGES), f) / "image.json" for f in folders().values()}
     if missing := [folder for folder, record in records.items() if not record.is_file()]:
-        say("building images (the first time takes about a minute)")
-        with netns.building_daemon(local) as socket:
+        announce("building images (the first time takes about a minute)")
+        with netns.building_daemon() as socket:
             for folder in missing:
-                ensure_image(local, socket, folder, str(netns.IMAGES), "/labkit")
+                ensure_image(LocalHost(), socket, folder, str(netns.IMAGES), "/labkit")
     return {f.name: Image(**json.loads(record.read_text())) for f, record in records.items()}
 
 
@@ -83,23 +110,6 @@ def ensure_image(host: Host, socket: str, folder: Path, store: str, parent: str)
     return image
 
 
-# As in the registry's image: a crash loses what is built again, so no file waits for the disk.
-_MAKE_BASE = """
-archive=$(mktemp --suffix=.tar)
-trap 'rm -f "$archive"' EXIT
-mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io bookworm "$archive" &&
-    docker import "$archive" "$1" || docker pull "$1"
-"""
-# The directory gets its name last, so that an unfinished one is never used.
-_UNPACK = """
-rm -rf "$1" "$1.new" && mkdir -p "$1.new/rootfs"
-id=$(docker create --label labkit=image "$2" true)
-docker export "$id" | tar -x -C "$1.new/rootfs" && docker rm "$id" >/dev/null
-printf %s "$3" >"$1.new/image.json"
-sync -f "$1.new" && mv "$1.new" "$1"
-"""
-
-
 def ensure_base(host: Host, socket: str) -> None:
     """Make the base image where an engine lacks it, or pull it."""
     if not digest_of(host, socket, BASE):
@@ -108,44 +118,31 @@ def ensure_base(host: Host, socket: str) -> None:
         made.check("install mmdebstrap, or give the engine a registry it can reach")
 
 
-# The release file of sid may have expired.
-_MAKE_RELEASE = """
-mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include=docker.io,iptables \
-    --aptopt='Acquire::Check-Valid-Until "false"' "$1" "$2.new" && mv "$2.new" "$2"
-"""
-
-
-def ensure_release(local: LocalHost, name: str) -> str:
+def ensure_release(name: str) -> str:
     """Make the root file system of a release where it is missing; return its distribution."""
     root = netns.ROOTS / name
     if not root.is_dir():
-        root.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(f"{root}.new", ignore_errors=True)
         make = script(_MAKE_RELEASE, RELEASES[name], str(root))
-        made = local.run(*make, timeout=900, check=False)
+        made = LocalHost().run(*make, timeout=900, check=False)
         made.check("install mmdebstrap, and see that Debian's packages can be reached")
-    lines = (line.partition("=") for line in (root / "etc/os-release").read_text().splitlines())
-    return {key: value.strip('"') for key, _, value in lines}["PRETTY_NAME"]
+    return str(re.findall('PRETTY_NAME="(.*)"', (root / "etc/os-release").read_text())[0])
 
 
 def digest_of(host: Host, socket: str, reference: str) -> str:
     """Return an engine's identifier of an image; "" if it lacks the image."""
-    argv = ("docker", "image", "inspect", "--format", "{{.Id}}", reference)
-    result = host.run(*argv, env={"DOCKER_HOST": socket}, check=False)
+    inspect = ("docker", "--host", socket, "image", "inspect", "--format", "{{.Id}}", reference)
+    result = host.run(*inspect, check=False)
     return result.stdout.strip() if result.status == 0 else ""
 
 
 def build(host: Host, socket: str, reference: str, folder: Path, *, parent: str) -> None:
     """Build an image from a directory of this machine, whose files the engine gets as they are."""
     options = ["--no-cache", "--network", "host", "--cgroup-parent", parent, "--tag", reference]
-    env = {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
     with tempfile.NamedTemporaryFile(suffix=".tar") as context:
         with tarfile.open(fileobj=context, mode="w") as archive:
             archive.add(folder, arcname=".", filter=_plain)
         context.flush()
-        with sent(host, context.name) as remote:
-            argv = script('archive=$1; shift; docker build "$@" - <"$archive"', remote, *options)
-            host.run(*argv, env=env, timeout=1200)
+        _run_with(host, context.name, _BUILD, socket, *options)
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -155,31 +152,29 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-@contextmanager
-def sent(host: Host, path: str) -> Iterator[str]:
-    """Yield the path of a copy of a file on a host."""
+def _run_with(host: Host, path: str, text: str, *args: str) -> None:
+    """Run a script on a host with a copy of a file, whose path there is ``$1``."""
     remote = f"/var/tmp/labkit-{uuid4().hex}"
     try:
         host.put(path, remote)
-        yield remote
+        host.run(*script(text, remote, *args), timeout=1800)
     finally:
         host.run("rm", "-f", "--", remote)
 
 
-def send(source: str, host: Host, socket: str, references: Sequence[str], say: Say) -> None:
+def send(source: str, host: Host, socket: str, references: Sequence[str]) -> None:
     """Send images from an engine of this machine to one of a host."""
     with tempfile.NamedTemporaryFile() as archive:
         save = ("docker", "--host", source, "save", "--output", archive.name, *references)
         LocalHost().run(*save, timeout=1800)
         size = Path(archive.name).stat().st_size >> 20
-        say(f"{len(references)} images ({size} MiB) go to {host.name}")
-        with sent(host, archive.name) as remote:
-            host.run("docker", "--host", socket, "load", "--input", remote, timeout=1800)
+        announce(f"{len(references)} images ({size} MiB) go to {host.name}")
+        _run_with(host, archive.name, 'docker --host "$2" load --input "$1"', socket)
 
 
 @dataclass(frozen=True)
 class LayeredImage:
-    """An image of generated layers over `LAYERS_BASE`."""
+    """An image of generated layers over ``containers/python``."""
 
     #: The image name in a workload.
     name: str
@@ -211,17 +206,16 @@ def tree(path: str, directories: int, files: int, size_b: int) -> dict[str, int 
 
 
 def write_layer(layer: Layer, number: int, archive: Path) -> None:
-    """Write a layer as a tar archive, with the time of its number; the lowest is 1."""
+    """Write a layer as a tar archive, the same on every machine; the number of the lowest is 1."""
     paths = [PurePosixPath("data", path) for path in layer]
     folders = {str(parent): None for path in paths for parent in path.parents[:-1]}
     entries = folders | {f"data/{path}": size for path, size in layer.items()}
     with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as out:
         for path, size in sorted(entries.items()):
             info = tarfile.TarInfo(path)
-            info.mtime = _EPOCH + number
+            info.mtime, info.size = _EPOCH + number, size or 0
             if size is None:
                 info.type, info.mode = tarfile.DIRTYPE, 0o755
-            info.size = size or 0
             # A pattern that depends on the path only.
             pattern = hashlib.sha256(path.encode()).digest() * (info.size // 32 + 1)
             out.addfile(info, io.BytesIO(pattern))
@@ -229,7 +223,7 @@ def write_layer(layer: Layer, number: int, archive: Path) -> None:
 
 def ensure_layers(target: Target, image: LayeredImage) -> Image:
     """Return a layered image of the target's engine; its name changes with anything in it."""
-    host, socket, base = target.host, str(target.engine), target.images[LAYERS_BASE]
+    host, socket, base = target.host, str(target.engine), target.images["python"]
     content = f"{_FORMAT} {base.digest} {[*map(dict, image.layers)]}"
     reference = f"labkit/layers:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     if not digest_of(host, socket, reference):
@@ -243,33 +237,18 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
     return Image(image.name, reference, digest_of(host, socket, reference), "")
 
 
-def with_layers(target: Target, wanted: Sequence[LayeredImage], say: Say) -> Target:
-    """Return a target with layered images, building those that its engine lacks."""
-    if wanted:
-        say("building layered images where the engine lacks them (the first time takes minutes)")
-    built = {image.name: ensure_layers(target, image) for image in wanted}
-    return replace(target, images={**target.images, **built})
-
-
-_FILESYSTEMS = {DRIVER: "overlay", "fuse-overlayfs": "fuse.fuse-overlayfs", "aufs": "aufs"}
-_WHY = {
-    "fuse-overlayfs": "fuse-overlayfs is not installed, or there is no /dev/fuse",
-    "aufs": "the kernel has no aufs",
-}
-
-
-def find_storages(host: Host, socket: str, disk: str) -> tuple[dict[str, Storage], dict[str, str]]:
-    """Return the storages of a host, and those that it lacks as capabilities with the reason.
-
-    `disk` is the directory of everything but the engine's own data: on another disk, a mount would
-    differ from the engine's driver by the disk.
-    """
-    facts = host.call("facts", engine=socket, directory=disk, timeout=120)
+def with_storages(target: Target, layers: Sequence[LayeredImage]) -> tuple[Target, dict[str, str]]:
+    """Return a target with layered images and storages, and why it lacks others, by capability."""
+    if layers:
+        announce("building layered images that the engine lacks (the first time takes minutes)")
+    built, disk = {image.name: ensure_layers(target, image) for image in layers}, target.disk
+    facts = target.host.call("facts", engine=target.engine, directory=disk, timeout=120)
     driver, (own, other) = facts["stable"]["engine"]["Driver"], facts["stable"]["storage"].values()
     reasons = {name: why for name, why in _WHY.items() if name not in facts["volatile"]["unions"]}
     if driver != DRIVER:
         why = f"the engine has the storage driver {driver}"
         reasons |= dict.fromkeys((DRIVER, *UNIONS), why)
+    # On another disk than the engine's data, a mount would differ from its driver by the disk.
     if own != other:
         why = f"{disk} is on {other}, the engine's data on {own}: two disks, not two storages"
         reasons |= dict.fromkeys(("bind", *UNIONS), why)
@@ -278,15 +257,8 @@ def find_storages(host: Host, socket: str, disk: str) -> tuple[dict[str, Storage
         for name in STORAGES
         if name not in reasons
     }
-    return storages, {f"storage:{name}": why for name, why in reasons.items()}
-
-
-# The kernel's list of mounts is read, since looking at a union may hang.
-_CLEAR = """
-awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
-    while read -r mount; do umount --lazy "$mount"; done
-rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-*
-"""
+    made = replace(target, images={**target.images, **built}, storages=storages)
+    return made, {f"storage:{name}": why for name, why in reasons.items()}
 
 
 def clear(host: Host, disk: str, store: str) -> None:

@@ -1,7 +1,4 @@
-"""Machines of one's own, which a rig.toml describes and which are reached over SSH.
-
-Engines and mirrors are their owner's; labkit checks the machines before it measures anything.
-"""
+"""Machines of one's own, which a rig.toml describes and which are reached over SSH."""
 
 from __future__ import annotations
 
@@ -10,24 +7,22 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from labkit.errors import HostUnreachable, LabkitError, RigError
-from labkit.hosts import Host, LocalHost, SshHost, stop_labelled
+from labkit.hosts import Host, SshHost, stop_labelled
 from labkit.hosts.target import Target
-from labkit.paths import project
+from labkit.process import announce
 from labkit.rig import checks, images, netns, networks
 from labkit.rig.base import Additions, Rig
 from labkit.rig.checks import Check, Seen
-from labkit.rig.images import Say
 from labkit.rig.netns import COLLECTOR, PEER
 from labkit.rig.rigfile import RigFile, read_rigfile
 from labkit.runtimes.jobs import withdraw
 
-T = TypeVar("T")
 #: The parent of control groups; the virtual rig kills everything in its own at its end.
 GROUP = "/labkit-host"
 #: Seconds after a boot for which a host may not yet be as its table says, and between two looks.
@@ -37,23 +32,20 @@ _BOOTING, _PAUSE = 120.0, 5.0
 @contextmanager
 def connected(file: RigFile) -> Iterator[dict[str, SshHost]]:
     """Yield the hosts of a rig file, which connect when first needed."""
-    keys = {"user", "port", "key", "known_hosts", "sudo"}
-    with ExitStack() as stack:
-        yield {
-            role: stack.enter_context(
-                closing(SshHost(role, one.ssh, **one.model_dump(include=keys)))
-            )
-            for role, one in file.machines.items()
-        }
+    keys, hosts = {"user", "port", "key", "known_hosts", "sudo"}, dict[str, SshHost]()
+    for role, one in file.machines.items():
+        hosts[role] = SshHost(role, one.ssh, **one.model_dump(include=keys))
+    try:
+        yield hosts
+    finally:
+        for host in hosts.values():
+            host.close()
 
 
 def each(
     path: Path | str, do: Callable[[RigFile, str, SshHost], Any], *, at_once: bool = False
 ) -> dict[str, Any]:
-    """Do something on all machines of a rig file; return results, or the error, by role.
-
-    Only what changes nothing may be done at once, since roles may share a machine.
-    """
+    """Do something on all machines of a rig file; return results, or the error, by role."""
 
     def attempt(role: str) -> Any:
         try:
@@ -61,7 +53,8 @@ def each(
         except LabkitError as error:
             return error
 
-    file = read_rigfile(project(path))
+    file = read_rigfile(path)
+    # Only what changes nothing may be done at once, since roles may share a machine.
     with connected(file) as hosts, ThreadPoolExecutor(len(hosts) if at_once else 1) as pool:
         return dict(zip(hosts, pool.map(attempt, hosts), strict=True))
 
@@ -72,8 +65,7 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
     jobs, socket = f"{machine.scratch}/jobs", machine.socket
     removed = [f"process {line}" for line in stop_labelled(host, "trial-")]
     # Only settings of trials: others in the same journal belong to another rig.
-    outcomes = host.call("restore", label="trial-")
-    removed += [f"setting {outcome}" for outcome in outcomes]
+    removed += [f"setting {outcome}" for outcome in host.call("restore", label="trial-")]
     if socket:
         removed += [f"firewall rule {rule}" for rule in withdraw(host, "trial-")]
         removed += [f"container {one}" for one in networks.remove_containers(host, socket)]
@@ -87,30 +79,19 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
 
 def kernels(seen: Mapping[str, Seen]) -> Check:
     """Return whether the two ends have kernels of their own, as ends on machines must."""
-    two = seen["generator"].boot != seen["sut"].boot
-    fault = "generator and sut have the same boot identifier"
-    remedy = "name two machines, or use the rig virtual"
-    return Check("kernels", "two" if two else "one", two, fault, remedy, needed=True)
-
-
-def caveats(file: RigFile, seen: Mapping[str, Seen]) -> tuple[str, ...]:
-    """Return the limits of what the machines' numbers can show."""
-    guests = [r for r in seen if seen[r].facts["stable"]["virtualisation"]["hypervisor"]]
-    texts = {
-        "clean is another machine than the sut: a ratio to bare clean holds the difference of "
-        "the two; bare rules and bare cgroup do not": "clean" in seen,
-        "the hosts are guests of one machine: they share its CPUs, caches and memory, and what "
-        "one end computes may slow the other": file.shared_machine,
-        f"virtual machines: {', '.join(guests)}; their CPUs are shared unseen": bool(guests),
-    }
-    return tuple(text for text, applies in texts.items() if applies)
+    boots = {seen[role].facts["volatile"].get("boot_id") for role in ("generator", "sut")}
+    fault, remedy = "generator and sut have the same boot identifier", "name two machines"
+    return Check("kernels", str(len(boots)), len(boots) == 2, fault, remedy, needed=True)
 
 
 def missing(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
     """Return the capabilities that the machines lack, each with the reason."""
     hosts, rules = file.hosts, {role: host.answers["rules"] for role, host in seen.items()}
-    rows = [
-        ("separate-machines", file.shared_machine, "its hosts are guests of one machine"),
+    guests = [r for r in seen if seen[r].facts["stable"]["virtualisation"]["hypervisor"]]
+    rows: list[tuple[str, Any, str]] = [
+        ("separate-machines", file.shared_machine, "its hosts share CPUs, caches and memory"),
+        ("own-cpus", guests, f"{' and '.join(guests)} share CPUs unseen, as virtual machines"),
+        ("clean-on-sut", hosts.clean, "ratios to bare clean hold the difference of two machines"),
         (COLLECTOR, not hosts.collector, "it has no [hosts.collector], on a mirror port"),
         (PEER, not hosts.peer, "it has no [hosts.peer], a second machine with an engine"),
         ("clean-host", not hosts.clean, "it has no [hosts.clean], and the sut has engine rules"),
@@ -126,37 +107,28 @@ def missing(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
     return reasons
 
 
-def check(spec: str) -> None:
-    """Raise an error if the rig file cannot be read."""
-    read_rigfile(project(spec))
-
-
 @contextmanager
-def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
-    """Connect the rig of a file, checked and with its images, for the duration of a ``with`` block.
-
-    The lock cannot tell whether another machine uses the same hosts.
-    """
-    file = read_rigfile(project(spec))
-    say(f"connecting to {', '.join(file.machines)}")
+def opened(spec: str, added: Additions) -> Iterator[Rig]:
+    """Connect the rig of a file, checked and with its images, for a ``with`` block."""
+    file = read_rigfile(spec)
+    announce(f"connecting to {', '.join(file.machines)}")
     with connected(file) as hosts, ExitStack() as stack:
-        seen = _persistent(lambda: _look_at(file, hosts), file.patience, say)
-        stack.callback(_sweep_all, file, hosts, lambda text: None)
-        yield _persistent(lambda: _rig(file, hosts, seen, added, say), file.patience, say)
+        seen = _persistent(lambda: _look_at(file, hosts), file.patience)
+        stack.callback(_sweep_all, file, hosts)
+        yield _persistent(lambda: _rig(file, hosts, seen, added), file.patience)
 
 
-def _persistent(attempt: Callable[[], T], patience: float, say: Say) -> T:
+def _persistent(attempt: Callable[[], Any], patience: float) -> Any:
     """Return the result of a function; where a host does not answer, try again for some seconds."""
-    deadline, said = time.monotonic() + patience, False
+    deadline = time.monotonic() + patience
     while True:
         try:
             return attempt()
         except HostUnreachable as error:
-            if error.lasting or time.monotonic() >= deadline:
+            left = deadline - time.monotonic()
+            if error.lasting or left <= 0:
                 raise
-            if not said:
-                say(f"{error.what} ({error.why}): tried again for {patience:.0f} s (patience)")
-            said = True
+            announce(f"{error.what} ({error.why}): tried again for {left:.0f} s (patience)")
             time.sleep(_PAUSE)
 
 
@@ -174,22 +146,20 @@ def _look_at(file: RigFile, hosts: Mapping[str, Host]) -> dict[str, Seen]:
     return seen
 
 
-def _sweep_all(file: RigFile, hosts: Mapping[str, Host], say: Say) -> None:
-    """Remove what campaigns left on the hosts that can be reached."""
+def _sweep_all(file: RigFile, hosts: Mapping[str, Host]) -> list[str]:
+    """Remove what campaigns left on the hosts that can be reached; return what it was."""
+    lines = list[str]()
     for role, host in hosts.items():
         with suppress(HostUnreachable):
-            for line in sweep(file, role, host):
-                say(f"host {role}: removed {line}")
+            lines += [f"host {role}: removed {line}" for line in sweep(file, role, host)]
+    return lines
 
 
 def _rig(
-    file: RigFile,
-    hosts: Mapping[str, SshHost],
-    seen: Mapping[str, Seen],
-    added: Additions,
-    say: Say,
+    file: RigFile, hosts: Mapping[str, Host], seen: Mapping[str, Seen], added: Additions
 ) -> Rig:
-    _sweep_all(file, hosts, say)
+    for line in _sweep_all(file, hosts):
+        announce(line)
     machines, reasons, targets = file.machines, missing(file, seen), dict[str, Target]()
     collector = file.hosts.collector
     if collector and not {*added.collector} <= {*collector.mirrors}:
@@ -212,35 +182,27 @@ def _rig(
             addresses=tuple(machine.addresses),
             interfaces=tuple(machine.interfaces),
         )
-    sut = _with_images(targets["sut"], images.folders(), say)
-    sut = images.with_layers(sut, added.layers, say)
-    storages, lacking = images.find_storages(sut.host, str(sut.engine), sut.disk)
-    targets["sut"] = replace(sut, storages=storages)
+    sut = _with_images(targets["sut"], images.folders())
+    targets["sut"], lacking = images.with_storages(sut, added.layers)
     if PEER in targets:
-        targets[PEER] = _with_images(targets[PEER], added.peer, say)
+        targets[PEER] = _with_images(targets[PEER], added.peer)
     cpus = {role: machine.cpus for role, machine in machines.items()}
+    cpus |= {f"all.{role}": seen[role].facts["stable"]["cpu"]["online"] for role in machines}
     wanted = [n for n in ("bridge", *added.networks) if f"network:{n}" not in reasons]
-    return Rig(
-        name=file.name,
-        kind="inventory",
-        targets=networks.create(targets, [file.networks[name] for name in wanted]),
-        cpu_map=cpus | {f"all.{role}": seen[role].cpus for role in machines},
-        shared_kernel=False,
-        caveats=caveats(file, seen),
-        missing=reasons | lacking,
-        mirrors=added.collector if COLLECTOR in targets else (),
-    )
+    made = networks.create(targets, [file.networks[name] for name in wanted])
+    mirrors = added.collector if COLLECTOR in targets else ()
+    return Rig(file.name, "inventory", made, cpus, False, (), reasons | lacking, mirrors)
 
 
-def _with_images(target: Target, names: Iterable[str], say: Say) -> Target:
+def _with_images(target: Target, names: Iterable[str]) -> Target:
     """Return a target with images; those that its engine lacks are sent, or else built there."""
     host, socket, folders = target.host, str(target.engine), images.folders()
     tags = [images.tag(folders[name]) for name in names]
     lacking = [tag for tag in tags if not images.digest_of(host, socket, tag)]
     if lacking and os.geteuid() == 0 and shutil.which("dockerd"):
-        images.ensure_images(LocalHost(), say)
-        with netns.building_daemon(LocalHost()) as source:
-            images.send(source, host, socket, lacking, say)
+        images.ensure_images()
+        with netns.building_daemon() as source:
+            images.send(source, host, socket, lacking)
     where = (str(Path(target.disk).with_name("images")), target.cgroup_parent)
     built = {name: images.ensure_image(host, socket, folders[name], *where) for name in names}
     return replace(target, images=built)

@@ -1,9 +1,4 @@
-"""The hosts of the virtual rig: namespaces on a switch, with SSH servers and Docker daemons.
-
-A link may have a rate: a token bucket (tbf) at each end, for what leaves by it. That is no wire: a
-frame that finds tokens passes at once, and only what exceeds the rate waits, or is dropped when 10
-ms of frames wait already. A capture at the switch sees a frame between the two buckets.
-"""
+"""The hosts of the virtual rig: namespaces on a switch, with SSH servers and Docker daemons."""
 
 from __future__ import annotations
 
@@ -21,24 +16,23 @@ from labkit.rig import networks
 
 PREFIX = "labkit-"
 SWITCH = PREFIX + "switch"
-#: The folder of what ends with the rig (keys, sockets, jobs), and those of what is kept: the data
-#: of the first daemon, images, and data of storages and of other daemons.
+#: The folder of what ends with the rig (keys, sockets, jobs), and those of what is kept: data of
+#: the first daemon, images, data of storages and other daemons, and root file systems of releases.
 DIRECTORY, KEEP = Path("/run/labkit/virtual"), Path("/var/lib/labkit")
 DATA_ROOT, IMAGES, STORAGES = KEEP / "docker", KEEP / "images", KEEP / "storage"
-#: Root file systems of the releases of an engine.
 ROOTS = KEEP / "releases"
+#: Addresses of the daemons of the sut and of the peer.
+SOCKET, PEER_SOCKET = (f"unix://{DIRECTORY}/{name}.sock" for name in ("sut", "peer"))
 #: Labels of the hosts' SSH servers and the machine's settings, and of the daemons.
 LABEL, ENGINE = PREFIX + "rig", PREFIX + "engine"
 #: The range for benchmarking (RFC 2544), which all addresses of the lab are from.
 LAB = "198.18.0.0/15"
-#: The route that keeps packets to the lab on this machine. Its protocol number tells it from one of
-#: the owner's; it is put before any other.
+#: The route that keeps packets to the lab on this machine, before all others. Its protocol number
+#: tells it from one of the owner's.
 UNREACHABLE = f"unreachable {LAB} proto 198"
 PEER, CLEAN_PEER, COLLECTOR = "peer", "clean-peer", "collector"
-#: The addresses of each host's interfaces in the lab, with 24 bits of prefix. The second port of
-#: the system under test is on the bridge of the containers' layer-2 network, which has a subnet of
-#: its own. The last three take part only while a study needs them: a second host with an engine,
-#: one that captures packets, and a second one without an engine.
+#: The addresses of each host's interfaces in the lab, with 24 bits of prefix; lab1 is a port of the
+#: containers' layer-2 network. Only the first three hosts take part whatever a study needs.
 PORTS: dict[str, dict[str, tuple[str, ...]]] = {
     "generator": {"lab0": ("198.18.0.2", "198.18.1.2")},
     "sut": {"lab0": ("198.18.0.3",), "lab1": ()},
@@ -49,13 +43,41 @@ PORTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 # Each release of an engine has a host like the system under test.
 PORTS |= {name: {"lab0": (f"198.18.0.{at}",), "lab1": ()} for at, name in enumerate(RELEASES, 8)}
-#: The options of each daemon. Engines have addresses of their own, since Docker's defaults are
-#: private networks that the machine may be in. The last one builds images.
+#: The options of each daemon; the last one builds images. Docker's own default addresses are
+#: private networks, which the machine may be in.
 _DAEMONS = {
     "sut": ("--bip=198.19.0.1/24", "--default-address-pool=base=198.19.0.0/16,size=24"),
     PEER: ("--bip=198.19.128.1/24", "--default-address-pool=base=198.19.128.0/17,size=24"),
     "build": ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"),
 }
+# IPv6 would send messages that nobody asked for; some kernels have none. An interface answers only
+# for its own addresses: otherwise packets for a host's first port may arrive at its second. A
+# connection begins with nothing that an earlier one learned of the path.
+_NAMESPACE = """netns add {name}
+netns exec {name} sysctl -qew net.ipv6.conf.all.disable_ipv6=1 \
+net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.all.arp_ignore=1 \
+net.ipv4.conf.all.arp_announce=2 net.ipv4.tcp_no_metrics_save=1
+netns exec {name} ip link set lo up
+"""
+_LINK = """link add {own} address {mac} netns {host} type veth peer name {plug} netns {switch}
+netns exec {switch} ip link set {plug} {master} up
+netns exec {host} ip link set {own} up
+"""
+# Version 2 has one hierarchy; its subdirectories look like the hierarchies of version 1.
+_TO_ROOT_GROUP = """
+root=/sys/fs/cgroup/cgroup.procs
+[ -e $root ] || root=/sys/fs/cgroup/*/cgroup.procs
+for procs in $root; do echo $$ >"$procs"; done
+exec "$@"
+"""
+# The root of a daemon must be a mount point; the lab's own folders have the same paths in it.
+_ENTER = """
+cd "$1" && shift && mount --bind . . && cd "$PWD"
+for place in proc sys dev run/labkit var/lib/labkit; do
+    mkdir -p $place && mount --rbind /$place $place
+done
+mkdir -p old && pivot_root . old && umount --lazy /old && exec "$@"
+"""
 
 
 def address(role: str) -> str:
@@ -64,7 +86,7 @@ def address(role: str) -> str:
 
 
 def namespace(role: str) -> str:
-    """Return the path of a host's network namespace."""
+    """Return the path of the network namespace of a host, or of the switch."""
     return f"/run/netns/{PREFIX}{role}"
 
 
@@ -83,32 +105,8 @@ def existing() -> list[str]:
     return sorted(path.name for path in Path("/run/netns").glob(f"{PREFIX}*"))
 
 
-def all_cpus() -> str:
-    """Return the list of online CPUs."""
-    return Path("/sys/devices/system/cpu/online").read_text().strip()
-
-
-# IPv6 would send messages that nobody asked for; some kernels have none. An interface answers only
-# for its own addresses: otherwise packets for a host's first port may arrive at its second. A
-# connection begins with nothing that an earlier one learned of the path.
-_NAMESPACE = """netns add {name}
-netns exec {name} sysctl -qew net.ipv6.conf.all.disable_ipv6=1 \
-net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.all.arp_ignore=1 \
-net.ipv4.conf.all.arp_announce=2 net.ipv4.tcp_no_metrics_save=1
-netns exec {name} ip link set lo up
-"""
-_LINK = """link add {own} address {mac} netns {host} type veth peer name {plug} netns {switch}
-netns exec {switch} ip link set {plug} {master} up
-netns exec {host} ip link set {own} up
-"""
-
-
-def build(local: LocalHost, roles: Sequence[str], rate: int = 0) -> None:
-    """Create the switch and the hosts of roles, connect them, and mount the hosts' sysfs.
-
-    No host has a default route, and no packet to the lab from outside its namespaces leaves this
-    machine. `rate` is that of the links in bits per second.
-    """
+def build(roles: Sequence[str], rate: int) -> None:
+    """Create switch, hosts without default routes, links of a rate in bit/s, and keys of hosts."""
     text = f"route prepend {UNREACHABLE}\n"
     for name in (SWITCH, *(PREFIX + role for role in roles)):
         text += _NAMESPACE.format(name=name)
@@ -131,12 +129,16 @@ def build(local: LocalHost, roles: Sequence[str], rate: int = 0) -> None:
                 text += f"netns exec {host} tc qdisc add dev {own} root {bucket}\n"
                 text += f"netns exec {SWITCH} tc qdisc add dev {end} root {bucket}\n"
     # With the label, so that it ends with a process that is killed meanwhile.
-    env = {"LABKIT_LABEL": LABEL}
+    local, env = LocalHost(), {"LABKIT_LABEL": LABEL}
     local.run("ip", "-batch", "-", input=text, env=env)
     for role in roles:
         sysfs(role).mkdir(parents=True, exist_ok=True)
         mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
         local.run("nsenter", f"--net={namespace(role)}", *mount, env=env)
+    local.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{DIRECTORY}/key")
+    key = (DIRECTORY / "key.pub").read_text()
+    (DIRECTORY / "known_hosts").write_text("".join(f"{address(role)} {key}" for role in PORTS))
+    Path("/run/sshd").mkdir(exist_ok=True)
 
 
 def bits_per_second(spec: str) -> int:
@@ -148,27 +150,18 @@ def bits_per_second(spec: str) -> int:
     return int(match[1] or 0) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2] or ""]
 
 
-def unhook_switch(local: LocalHost) -> None:
-    """Keep frames of the switch from passing a firewall, whose hooks an engine may have loaded."""
-    off = '[ ! -d "$1" ] || for hook in "$1"/bridge-nf-call-*; do echo 0 >"$hook"; done'
-    enter = ("nsenter", f"--net=/run/netns/{SWITCH}")
-    local.run(*enter, *script(off, "/proc/sys/net/bridge"))
-
-
 @contextmanager
 def mirrored(roles: Sequence[str]) -> Iterator[None]:
-    """Mirror the ports of roles to the collector inside a ``with`` block.
-
-    Each packet from or to a host is seen once. Every kernel has the u32 filter.
-    """
+    """Mirror the ports of roles to the collector inside a ``with`` block."""
     plugs = [plug(role, index) for role in roles for index in range(len(PORTS[role]))]
     on = "".join(f"qdisc add dev {end} clsact\n" for end in plugs)
     for end in plugs:
         for way in ("ingress", "egress"):
+            # Every kernel has the u32 filter.
             on += f"filter add dev {end} {way} protocol all u32 match u32 0 0 "
             on += f"action mirred egress mirror dev {plug(COLLECTOR)}\n"
     off = "".join(f"qdisc del dev {end} clsact\n" for end in plugs)
-    tc = ("nsenter", f"--net=/run/netns/{SWITCH}", "tc", "-force", "-batch", "-")
+    tc = ("nsenter", f"--net={namespace('switch')}", "tc", "-force", "-batch", "-")
     try:
         LocalHost().run(*tc, input=on)
         yield
@@ -176,32 +169,12 @@ def mirrored(roles: Sequence[str]) -> Iterator[None]:
         LocalHost().run(*tc, input=off, check=False)
 
 
-# Version 2 has one hierarchy; its subdirectories look like the hierarchies of version 1.
-_TO_ROOT_GROUP = """
-root=/sys/fs/cgroup/cgroup.procs
-[ -e $root ] || root=/sys/fs/cgroup/*/cgroup.procs
-for procs in $root; do echo $$ >"$procs"; done
-exec "$@"
-"""
-
-
 def inside(role: str) -> list[str]:
-    """Return the prefix of a command that runs in a host's namespace.
-
-    The command inherits neither control groups nor CPUs of the process that opens the rig. It is
-    not ``ip netns exec``, which hides the control groups from an engine.
-    """
-    enter = ["taskset", "-c", all_cpus(), "nsenter", f"--net={namespace(role)}"]
+    """Return the prefix of a command in a host's namespace, and on all CPUs of the machine."""
+    # Not by ``ip netns exec``, which hides the control groups from an engine.
+    cpus = Path("/sys/devices/system/cpu/online").read_text().strip()
+    enter = ["taskset", "-c", cpus, "nsenter", f"--net={namespace(role)}"]
     return [*script(_TO_ROOT_GROUP), *enter]
-
-
-def make_keys(local: LocalHost) -> None:
-    """Create the key of all hosts and of the user, and the file of known host keys."""
-    DIRECTORY.mkdir(mode=0o700, parents=True, exist_ok=True)
-    local.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{DIRECTORY}/key")
-    key = (DIRECTORY / "key.pub").read_text()
-    (DIRECTORY / "known_hosts").write_text("".join(f"{address(role)} {key}" for role in PORTS))
-    Path("/run/sshd").mkdir(exist_ok=True)
 
 
 def connect(role: str) -> SshHost:
@@ -224,36 +197,20 @@ def socket_of(name: str) -> str:
     return f"unix://{DIRECTORY}/{name}.sock"
 
 
-SOCKET, PEER_SOCKET = socket_of("sut"), socket_of(PEER)
-
-
 @contextmanager
-def building_daemon(local: LocalHost) -> Iterator[str]:
-    """Run a daemon outside the lab, which cannot reach the packages that a build needs.
-
-    It shares the images of the sut's. Yields its socket.
-    """
+def building_daemon() -> Iterator[str]:
+    """Run the sut's daemon outside the lab, where packages can be reached; yield its socket."""
     try:
-        start_daemon(local, "build")
+        start_daemon("build")
         yield socket_of("build")
     finally:
-        Job(local, f"{DIRECTORY}/build-daemon").stop(grace=10.0)
+        Job(LocalHost(), f"{DIRECTORY}/build-daemon").stop(grace=10.0)
 
 
-# The root of a daemon must be a mount point; the lab's own folders have the same paths in it.
-_ENTER = """
-cd "$1" && shift && mount --bind . . && cd "$PWD"
-for place in proc sys dev run/labkit var/lib/labkit; do
-    mkdir -p $place && mount --rbind /$place $place
-done
-mkdir -p old && pivot_root . old && umount --lazy /old && exec "$@"
-"""
-
-
-def start_daemon(local: LocalHost, name: str) -> None:
+def start_daemon(name: str) -> None:
     """Start a Docker daemon, of the role of a host or to build images; it answers then."""
-    data_root = DATA_ROOT if name in ("sut", "build") else STORAGES / name
-    enter = inside(name) if name in PORTS else ["taskset", "-c", all_cpus()]
+    local, data_root = LocalHost(), DATA_ROOT if name in ("sut", "build") else STORAGES / name
+    enter = inside(name) if name in PORTS else []
     if name in RELEASES:
         enter += ["unshare", "--mount", "--propagation=private", *script(_ENTER, str(ROOTS / name))]
     # A daemon that was killed restores its networks and containers.

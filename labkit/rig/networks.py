@@ -1,8 +1,4 @@
-"""Networks between containers, made at the opening of a rig on every host with an engine.
-
-Docker's are found again by their label, the others by the names of their devices, so that `remove`
-needs no record of how far a killed campaign came.
-"""
+"""Networks between containers, made at the opening of a rig on every host with an engine."""
 
 from __future__ import annotations
 
@@ -25,6 +21,8 @@ LABEL, ROUTER = "labkit=network", "labkit-weave"
 APART = 96
 #: Where a router of Weave Net answers questions, on its own host only, and Docker finds plugins.
 ROUTER_STATUS, PLUGINS = "127.0.0.1:6784", "/run/docker/plugins"
+#: An option of Docker's own kind of network.
+_OPTION = "--opt=com.docker.network.bridge."
 #: The Swarm's own networks.
 _POOL = ("--default-addr-pool", "198.19.64.0/18", "--default-addr-pool-mask-length", "24")
 
@@ -37,6 +35,17 @@ NAMES: dict[str, dict[str, Any]] = {
     "overlay": {"engine": "labkit-overlay"},
     "weave": {"engine": "labkit-weave", "bridge": "weave", "port": "vethwe-bridge"},
 }
+# A bridge with address translation for engines that publish no ports; each placement adds its own
+# rules to these. Docker's policy is to forward nothing.
+_NAT = """
+ip link add "$1" up type bridge && ip addr add "$2" dev "$1"
+iptables -w -t nat -A POSTROUTING -s "$3" ! -o "$1" -j MASQUERADE
+iptables -w -I FORWARD -i "$1" -j ACCEPT && iptables -w -I FORWARD -o "$1" -j ACCEPT
+"""
+#: The bridge for traffic that leaves a Swarm's containers. An engine makes it some time after it
+#: entered, with rules that would change within a trial. Made before, with the same options, it
+#: tells by its label that labkit entered the Swarm.
+SWARM_BRIDGE = "docker_gwbridge"
 
 
 def named(name: str, subnet: str, first: str, **more: Any) -> Network:
@@ -56,41 +65,36 @@ VIRTUAL = {
 
 
 def create(targets: Mapping[str, Target], networks: Sequence[Network]) -> dict[str, Target]:
-    """Create networks on the hosts with an engine, and return the targets that have them.
-
-    The bridge is on the sut and its releases, the others are on the sut and the peer.
-    """
-    made = dict(targets)
-    every = {role: target for role, target in targets.items() if target.engine}
+    """Create networks on the hosts with an engine, and return the targets that have them."""
+    made, every = dict(targets), {role: one for role, one in targets.items() if one.engine}
     for network in networks:
-        without = ["peer"] if network.name == "bridge" else RELEASES
+        name, without = network.name, ["peer"] if network.name == "bridge" else RELEASES
         engines = {role: target for role, target in every.items() if role not in without}
-        if network.name == "overlay":
+        if name == "overlay":
             _overlay([*engines.values()], network)
-        elif network.name == "weave":
+        elif name == "weave":
             _weave(engines, network)
         for role, target in engines.items():
             near, own = target.interfaces[0], dict[str, Any]()
             others = tuple(one.address for one in engines.values() if one is not target)
-            if network.name == "bridge":
-                options = _bridge(network.bridge, enable_ip_masquerade="false")
-                gateway = of_host(network, role).gateway
-                _create(target, network, *options, f"--gateway={gateway}")
-                join = ("master", network.bridge, "up")
-                target.host.run("ip", "link", "set", network.port, *join)
-            elif network.name == "macvlan":
+            if name == "bridge":
+                options = (f"name={network.bridge}", "enable_ip_masquerade=false")
+                gateway = f"--gateway={of_host(network, role).gateway}"
+                _create(target, network, *(_OPTION + one for one in options), gateway)
+                target.host.run("ip", "link", "set", network.port, "master", network.bridge, "up")
+            elif name == "macvlan":
                 _create(target, network, "--driver", "macvlan", "--opt", f"parent={near}")
                 own = {"parent": near}
-            elif network.name == "nat":
+            elif name == "nat":
                 gateway = f"{network.gateway}/{network.prefix}"
                 target.host.run(*script(_NAT, network.bridge, gateway, network.subnet))
-            elif network.name == "overlay":
+            elif name == "overlay":
                 # The server's end learns of others with their first container.
                 remotes = () if role == "sut" else others
                 own = {"remotes": remotes, "sandboxes": target.sandboxes}
             else:
                 own = {"remotes": others, "router": ROUTER_STATUS}
-            added = {network.name: replace(of_host(network, role), **own)}
+            added = {name: replace(of_host(network, role), **own)}
             made[role] = replace(made[role], networks={**made[role].networks, **added})
     return made
 
@@ -104,9 +108,9 @@ def of_host(network: Network, role: str) -> Network:
     return replace(network, first=network.address(place), gateway=gateway)
 
 
-def _docker(target: Target, *argv: str) -> str:
-    env = {"DOCKER_HOST": str(target.engine)}
-    return target.host.run("docker", *argv, env=env).stdout.strip()
+def _docker(target: Target, *argv: str, check: bool = True) -> str:
+    docker = ("docker", "--host", str(target.engine))
+    return target.host.run(*docker, *argv, check=check).stdout.strip()
 
 
 def _create(target: Target, network: Network, *options: str) -> None:
@@ -114,128 +118,94 @@ def _create(target: Target, network: Network, *options: str) -> None:
     _docker(target, "network", "create", *options, network.engine)
 
 
-def _bridge(name: str, **settings: str) -> list[str]:
-    """Return the options of Docker's own kind of network, a bridge."""
-    named = {"name": name, **settings}
-    return [f"--opt=com.docker.network.bridge.{key}={of}" for key, of in named.items()]
-
-
-# A bridge with address translation for engines that publish no ports; each placement adds its own
-# rules to these. Docker's policy is to forward nothing.
-_NAT = """
-ip link add "$1" up type bridge && ip addr add "$2" dev "$1"
-iptables -w -t nat -A POSTROUTING -s "$3" ! -o "$1" -j MASQUERADE
-iptables -w -I FORWARD -i "$1" -j ACCEPT && iptables -w -I FORWARD -o "$1" -j ACCEPT
-"""
-
-
-#: The bridge for traffic that leaves a Swarm's containers. An engine makes it some time after it
-#: entered, with rules that would change within a trial. Made before, with the same options, it
-#: tells by its label that labkit entered the Swarm.
-SWARM_BRIDGE = "docker_gwbridge"
-
-
-def _enter_swarm(target: Target, *argv: str) -> None:
-    options = _bridge(SWARM_BRIDGE, enable_icc="false", enable_ip_masquerade="true")
-    _docker(target, "network", "create", "--label", LABEL, *options, SWARM_BRIDGE)
-    _docker(target, "swarm", *argv)
-
-
 def _overlay(engines: Sequence[Target], network: Network) -> None:
     """Docker's overlay, in the Swarm that the engine of the sut is in, or else in one made here."""
-    sut, *others = engines
-    if _docker(sut, "info", "--format", "{{.Swarm.LocalNodeState}}") != "active":
-        _enter_swarm(sut, "init", "--advertise-addr", sut.address, *_POOL)
-        token = _docker(sut, "swarm", "join-token", "--quiet", "worker")
-        for other in others:
-            options = ("--advertise-addr", other.address, "--token", token)
-            _enter_swarm(other, "join", *options, f"{sut.address}:2377")
+    sut, options = engines[0], ("enable_icc=false", "enable_ip_masquerade=true")
+    create = ("network", "create", "--label", LABEL, *(_OPTION + one for one in options))
+    known = _docker(sut, "info", "--format", "{{.Swarm.LocalNodeState}}") == "active"
+    for target in engines if not known else ():
+        _docker(target, *create, f"{_OPTION}name={SWARM_BRIDGE}", SWARM_BRIDGE)
+        address = ("--advertise-addr", target.address)
+        if target is sut:
+            _docker(sut, "swarm", "init", *address, *_POOL)
+        else:
+            token = _docker(sut, "swarm", "join-token", "--quiet", "worker")
+            _docker(target, "swarm", "join", *address, "--token", token, f"{sut.address}:2377")
     _create(sut, network, "--driver", "overlay", "--attachable")
 
 
 def _weave(engines: Mapping[str, Target], network: Network) -> None:
-    """A router of Weave Net on each host with an engine, connected, and a network of its plugin.
-
-    Hosts of one machine share the place of plugins, so that the driver is named after the host. A
-    router carries packets itself (sleeve), or has Open vSwitch do it (fastdp). It excludes a Swarm.
-    """
+    """A router of Weave Net on each host with an engine, connected, and a network of its plugin."""
     addresses = [target.address for target in engines.values()]
     for number, (role, target) in enumerate(engines.items()):
-        host, folder = target.host, _router_folder(target)
+        host, (folder, plugin) = target.host, _weave_paths(target)
         if host.run("ip", "link", "show", "weave", check=False).status == 0:
             # Taking labkit's down would take the owner's down with it.
             raise RigError("a router of Weave Net is here already", where=f"host {host.name}")
-        # Hosts of one machine would give themselves the same name; 1376 is Weave's own default MTU.
+        # Hosts of one machine would give themselves the same name; 1376 is Weave's own MTU.
         argv = ["env", "CHECKPOINT_DISABLE=1", "weaver", f"--name=02:00:00:00:00:{number + 1:02x}"]
         argv += [f"--nickname={role}", f"--host={target.address}", "--port=6783", "--mtu=1376"]
         argv += [f"--http-addr={ROUTER_STATUS}", "--no-dns", "--datapath=datapath"]
         argv += [f"--db-prefix={folder}/db", f"--ipalloc-range={network.subnet}"]
         argv += [f"--ipalloc-init=consensus={len(engines)}", f"--docker-api={target.engine}"]
-        argv += ["--plugin", "--plugin-socket=", f"--plugin-mesh-socket={_plugin(role)}"]
+        argv += ["--plugin", "--plugin-socket=", f"--plugin-mesh-socket={plugin}"]
         host.run("mkdir", "-p", PLUGINS)
         start_job(host, [*argv, *addresses[:number]], directory=folder, label=ROUTER)
-    for role, target in engines.items():
+    for target in engines.values():
         # Both ends must say so: containers that are made before would have no way to the other.
         others = len(engines) - 1
         target.host.call("await_router", router=ROUTER_STATUS, others=others, seconds=30)
-        driver = PurePosixPath(_plugin(role)).stem
+        driver = PurePosixPath(_weave_paths(target)[1]).stem
         _create(target, network, "--internal", "--driver", driver, "--ipam-driver", driver)
 
 
-def _router_folder(target: Target) -> str:
-    return f"{PurePosixPath(target.directory).parent}/weave-{target.host.name}"
-
-
-def _plugin(role: str) -> str:
-    return f"{PLUGINS}/labkit-weave-{role}.sock"
+def _weave_paths(target: Target) -> tuple[str, str]:
+    """Return a router's folder and plugin; hosts of one machine share the folder of plugins."""
+    folder, name = PurePosixPath(target.directory).parent, f"weave-{target.host.name}"
+    return f"{folder}/{name}", f"{PLUGINS}/labkit-{name}.sock"
 
 
 def remove_containers(host: Host, socket: str) -> list[str]:
     """Remove labkit's containers of an engine, and return their identifiers."""
-    env = {"DOCKER_HOST": socket}
-    argv = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
-    containers = host.run(*argv, env=env).stdout.split()
+    docker = ("docker", "--host", socket)
+    listing = ("ps", "--all", "--quiet", "--filter", "label=labkit")
+    containers = host.run(*docker, *listing).stdout.split()
     if containers:
-        host.run("docker", "rm", "--force", "--volumes", *containers, env=env)
+        host.run(*docker, "rm", "--force", "--volumes", *containers)
     return containers
 
 
 def remove(target: Target) -> list[str]:
-    """Remove networks from a host with an engine, also those of a killed campaign.
-
-    Returns lines on what there was. The owner's own Swarm and networks stay.
-    """
-    host, nat, env = target.host, NAMES["nat"]["bridge"], {"DOCKER_HOST": str(target.engine)}
+    """Remove labkit's networks from a host, Docker's by label, others by the names of devices."""
+    host, nat = target.host, NAMES["nat"]["bridge"]
     listing = ("network", "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}")
     removed = _docker(target, *listing).split()
     if SWARM_BRIDGE in removed:
         _docker(target, "swarm", "leave", "--force")
     for name in removed:
         # A Swarm's network may be gone with it.
-        host.run("docker", "network", "rm", name, env=env, check=name == SWARM_BRIDGE)
+        _docker(target, "network", "rm", name, check=name == SWARM_BRIDGE)
     # A host is asked for rules only where a device shows that there are some, since asking may
     # load a table.
     if host.run("ip", "link", "show", nat, check=False).status == 0:
         _drop_rules(host, f"[io] {nat} ")
         host.run("ip", "link", "del", nat)
         removed.append("nat")
-    if host.run("test", "-d", _router_folder(target), check=False).status == 0:
+    folder, plugin = _weave_paths(target)
+    if host.run("test", "-d", folder, check=False).status == 0:
         stop_labelled(host, ROUTER, grace=5.0)
         for device in ("vethwe-bridge", "vethwe-datapath", "weave", "vxlan-6784", "datapath"):
             host.run("ip", "link", "del", device, check=False)
-        _drop_rules(host, "WEAVE|Weave Net|-[io] weave ", chains="WEAVE")
-        host.run("rm", "-rf", "--", _router_folder(target), _plugin(host.name))
+        _drop_rules(host, "WEAVE|Weave Net|-[io] weave ")
+        host.run("rm", "-rf", "--", folder, plugin)
     return [f"network {name.removeprefix('labkit-')}" for name in removed]
 
 
-def _drop_rules(host: Host, pattern: str, chains: str = "") -> None:
-    """Delete the firewall rules that match a pattern, and chains whose name begins so."""
+def _drop_rules(host: Host, pattern: str) -> None:
+    """Delete the firewall rules (-A) that match a pattern, and after them the chains (-N)."""
     for table in ("filter", "nat", "mangle"):
         iptables = ("iptables", "-w", "-t", table)
-        lines = host.run(*iptables, "-S").stdout.splitlines()
-        for line in lines:
-            if line.startswith("-A ") and re.search(pattern, line):
-                host.run(*iptables, "-D", *shlex.split(line)[1:])
-        for line in lines if chains else ():
-            if line.startswith(f"-N {chains}"):
-                host.run(*iptables, "-X", line.split()[1])
+        for line in sorted(host.run(*iptables, "-S").stdout.splitlines()):
+            if re.search(pattern, line):
+                option, *words = shlex.split(line)
+                host.run(*iptables, {"-A": "-D", "-N": "-X"}[option], *words)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 
 from labkit.errors import UsageError
 from labkit.hosts.target import Network
+from labkit.paths import project
 from labkit.placement import parse_cpus
 from labkit.rig.networks import APART, named
 
@@ -124,21 +125,14 @@ class RigFile(_Table):
     @property
     def networks(self) -> dict[str, Network]:
         """The networks between containers by name."""
-        layer2, found = self.hosts.sut.layer2, dict[str, Network]()
-        for name, at in self.first.items():
-            found[name] = named(name, str(at.network), str(at.ip))
+        layer2, first = self.hosts.sut.layer2, self.first.items()
+        found = {name: named(name, str(at.network), str(at.ip)) for name, at in first}
         return found | ({"bridge": layer2} if layer2 else {})
 
 
 def read_rigfile(path: Path | str) -> RigFile:
-    """Return what a rig file describes.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or a key is wrong; every wrong key is named.
-    """
-    path = Path(path)
+    """Return what a rig file describes; raise `UsageError` with every key that is wrong."""
+    path = project(path)
     try:
         data = tomllib.loads(path.read_text("utf-8"))
         context = {"folder": path.resolve().parent}
@@ -161,25 +155,16 @@ def read_rigfile(path: Path | str) -> RigFile:
 
 
 def _contradictions(file: RigFile) -> Iterator[str]:
-    """Yield addresses that two hosts or networks would have."""
-    owners: dict[str, str] = {}
-    for role, machine in file.machines.items():
-        for address in machine.addresses:
-            # The peer may be another role of the generator's machine.
-            own = f"{machine.ssh}:{machine.port}"
-            if owners.setdefault(address, own) != own:
-                yield f"hosts.{role}.addresses: {address} is also another host's"
-    hosts = [IPv4Address(address) for address in owners]
+    """Yield networks whose addresses do not fit, or that a host or another network has."""
+    hosts = [IPv4Address(at) for machine in file.machines.values() for at in machine.addresses]
     subnets = {name: IPv4Network(network.subnet) for name, network in file.networks.items()}
     for name, network in file.networks.items():
         subnet, first = subnets[name], IPv4Address(network.first)
         last = first + APART * (2 if file.hosts.peer else 1) - 1
         if first <= subnet[3] or last >= subnet[-1]:
             yield f"networks.{name}: it needs {APART} addresses a host from there, and 3 before"
-        if name in ("bridge", "macvlan"):  # hosts are in its subnet
-            taken = any(first <= address <= last for address in hosts)
-        else:
-            others = (of for other, of in subnets.items() if other != name)
-            taken = any(at in subnet for at in hosts) or any(map(subnet.overlaps, others))
-        if taken:
+        # Hosts are in the subnets of these two.
+        shared = name in ("bridge", "macvlan")
+        taken = any(first <= at <= last if shared else at in subnet for at in hosts)
+        if taken or any(subnet.overlaps(of) for other, of in subnets.items() if other != name):
             yield f"networks.{name}: a host or another network has its addresses"

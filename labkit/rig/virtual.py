@@ -1,21 +1,13 @@
-"""The virtual rig: this machine as several hosts, made at each opening and removed completely.
-
-The dry rig is one as it was recorded, which shows plans, without root, and runs nothing.
-``dry.json`` is what this printed on a machine with two CPUs::
-
-    with Rig.open("virtual") as rig:
-        print(json.dumps({"rig": rig.describe(), "facts": rig.facts()["sut"]}))
-"""
+"""The virtual rig: this machine as several hosts, made at each opening and removed completely."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from importlib import resources
 from itertools import chain
 from pathlib import Path
@@ -28,14 +20,23 @@ from labkit.hosts import Host, LocalHost, Result, Settings, script, stop_labelle
 from labkit.hosts.agent import CPUS, JOURNAL
 from labkit.hosts.target import Image, Target
 from labkit.placement import RELEASES, format_cpus, parse_cpus
+from labkit.process import announce
 from labkit.rig import checks, images, netns, networks
 from labkit.rig.base import Additions, Rig
-from labkit.rig.checks import Check, Seen
-from labkit.rig.images import Say
+from labkit.rig.checks import Check
 from labkit.rig.netns import CLEAN_PEER, COLLECTOR, PEER
 
 #: The hosts that have an engine.
 _ENGINES = ("sut", PEER, *RELEASES)
+_UNHOOK = "[ ! -d /proc/sys/net/bridge ] || echo 0 | tee /proc/sys/net/bridge/bridge-nf-call-*"
+#: Where daemons of the rig mount something.
+_MOUNTS = tuple(f"{p}/" for p in (netns.DIRECTORY, netns.DATA_ROOT, netns.IMAGES, netns.STORAGES))
+# Until namespaces have no process: one that is killed may leave children.
+_KILL = """
+while pids=$(for name; do ip netns pids "$name"; done); [ "$pids" ]; do
+    echo $pids; kill -KILL $pids || true; sleep 0.02
+done
+"""
 
 
 def check_machine() -> list[Check]:
@@ -54,42 +55,38 @@ def check(spec: str) -> None:
     netns.bits_per_second(spec)
     for one in check_machine():
         if one.needed and not one.ok:
-            what = "this machine and user can have no virtual rig"
             remedy = f"{one.remedy}; or name other machines in a rig.toml"
-            raise RigError(what, why=one.fault, remedy=remedy)
+            raise RigError("this user can have no virtual rig here", why=one.fault, remedy=remedy)
 
 
 @contextmanager
-def opened(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
+def opened(spec: str, added: Additions) -> Iterator[Rig]:
     """Make the rig for the duration of a ``with`` block."""
     for line in clean():
-        say(f"removed {line}")
-    local, roles = LocalHost(), roles_with(added)
+        announce(f"removed {line}")
+    roles = roles_with(added)
     with ExitStack() as stack:
         stack.callback(clean)
         for name, value in (("root_maxkeys", 10**6), ("root_maxbytes", 25 * 10**6)):
             path = Path("/proc/sys/kernel/keys", name)
             # An engine raises it and does not restore it.
             if path.exists() and int(path.read_text()) < value:
-                Settings(local, netns.LABEL).set_file(str(path), value)
-        built = images.ensure_images(local, say)
-        systems = {}
+                Settings(LocalHost(), netns.LABEL).set_file(str(path), value)
+        built = images.ensure_images()
         for name in added.releases:
-            say(f"Docker of {name} (it is made of Debian's packages where it is missing)")
-            systems[name] = images.ensure_release(local, name)
-        say("starting hosts, switch and Docker Engine")
-        netns.build(local, roles, netns.bits_per_second(spec))
-        netns.make_keys(local)
+            announce(f"Docker of {name} (it is made of Debian's packages where it is missing)")
+            images.ensure_release(name)
+        announce("starting hosts, switch and Docker Engine")
+        netns.build(roles, netns.bits_per_second(spec))
         with ThreadPoolExecutor() as pool:
-            engines = [role for role in roles if role in _ENGINES]
-            starts = [pool.submit(netns.start_daemon, local, role) for role in engines]
+            started = pool.map(netns.start_daemon, [role for role in roles if role in _ENGINES])
             hosts = dict(zip(roles, pool.map(netns.connect, roles), strict=True))
             for host in hosts.values():
                 stack.callback(host.close)
-            for start in starts:
-                start.result()
-        rig = _rig(spec, hosts, built, systems, added, say)
-        netns.unhook_switch(local)
+            list(started)  # raises the error of one that did not
+        rig = _rig(spec, hosts, built, added)
+        # An engine may have loaded hooks by which frames of the switch pass a firewall.
+        LocalHost().run("nsenter", f"--net={netns.namespace('switch')}", *script(_UNHOOK))
         yield rig
 
 
@@ -100,76 +97,59 @@ def roles_with(added: Additions) -> list[str]:
     return [role for role in netns.PORTS if asked.get(role, True)]
 
 
-def _rig(
-    spec: str,
-    hosts: Mapping[str, Host],
-    built: Mapping[str, Image],
-    systems: Mapping[str, str],
-    added: Additions,
-    say: Say,
-) -> Rig:
+def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added: Additions) -> Rig:
     """Return the rig, with the networks that were asked for and that it can have."""
-    local, disk = LocalHost(), str(netns.STORAGES)
-    storages, missing = images.find_storages(hosts["sut"], netns.SOCKET, disk)
-    peers, servers = {name: built[name] for name in added.peer}, {"net": built["net"]}
-    held = {"sut": built, "clean": built, PEER: peers, **dict.fromkeys(systems, servers)}
-    for role in (PEER, *systems):
-        socket, own = netns.socket_of(role), [*held[role].values()]
-        # It keeps them between runs.
-        digests = [images.digest_of(local, socket, one.reference) for one in own]
-        if digests != [one.digest for one in own]:
-            images.send(netns.SOCKET, local, socket, [one.reference for one in own], say)
-    targets = {
-        role: Target(
+    held = {"sut": built, "clean": built, PEER: {name: built[name] for name in added.peer}}
+    held |= {name: {"net": built["net"]} for name in added.releases}
+    targets = dict[str, Target]()
+    for role, host in hosts.items():
+        socket, own = netns.socket_of(role), [*held.get(role, {}).values()]
+        # Engines keep them between runs, and no other one shares the data of the sut's.
+        if role in (PEER, *RELEASES) and any(
+            images.digest_of(host, socket, one.reference) != one.digest for one in own
+        ):
+            images.send(netns.SOCKET, LocalHost(), socket, [one.reference for one in own])
+        targets[role] = Target(
             host,
             netns.address(role),
-            engine=netns.socket_of(role) if role in _ENGINES else None,
+            engine=socket if role in _ENGINES else None,
             directory=str(netns.DIRECTORY / "jobs"),
             sysfs=str(netns.sysfs(role)),
             images=held.get(role, {}),
-            system=systems.get(role, ""),
+            disk=str(netns.STORAGES) if role == "sut" else "",
+            system=images.ensure_release(role) if role in RELEASES else "",
             sandboxes=str(netns.DIRECTORY / role / "netns"),
             # The collector has no address, as nothing is sent to it.
             addresses=tuple(chain(*netns.PORTS[role].values())) if role != COLLECTOR else (),
             interfaces=tuple(netns.PORTS[role]),
         )
-        for role, host in hosts.items()
-    }
-    sut = replace(targets["sut"], disk=disk, storages=storages)
-    targets["sut"] = images.with_layers(sut, added.layers, say)
+    targets["sut"], missing = images.with_storages(targets["sut"], added.layers)
     seen, rate = checks.look(None, "", hosts["sut"]), netns.bits_per_second(spec)
-    cpus = with_added(cpu_map(seen.facts["stable"]["files"]), hosts)
-    missing |= lacking(seen, cpus)
+    cpus = cpu_map(seen.facts["stable"]["files"])
+    missing |= seen.lacks | {
+        "separate-machines": f"one kernel, {len(parse_cpus(cpus['all']))} vCPUs: the sender's CPU "
+        "also does the network work of the receiving side, unless it is moved (receiving_cpu)",
+        "nic-hardware": "links are veth pairs of network namespaces: no wire, no NIC, no driver",
+        "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
+    }
+    if cpus["generator"] == cpus["sut"]:
+        missing["separate-cpu-time"] = "generator and sut share the only CPU"
+        missing["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
+    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        missing["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
     wanted = [n for n in ("bridge", *added.networks) if f"network:{n}" not in missing]
     links = "each host a veth pair to one switch (a bridge), the sut two"
-    caveats = [
-        f"one kernel, {len(parse_cpus(cpus['all']))} vCPUs, shared softirq: the receiving side's "
-        "network work runs on the sender's CPU, unless a campaign moves it (receiving_cpu)",
-        "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
-    ]
     if rate:
-        mbit = f"{rate / 1e6:g} Mbit/s"
-        links += f", {mbit} each way, by a token bucket at each end"
-        caveats.append(f"{mbit} are token buckets, no wires: a frame may take no time of its own")
-    return Rig(
-        name=spec,
-        kind="virtual",
-        targets=networks.create(targets, [networks.VIRTUAL[name] for name in wanted]),
-        cpu_map={**cpus, "softirq": "the sender's, unless packets are moved"},
-        shared_kernel=True,
-        links=(links,),
-        caveats=tuple(caveats),
-        missing=missing,
-        mirrors=added.collector,
-    )
+        links += f", {rate / 1e6:g} Mbit/s each way, by a token bucket at each end"
+        missing["nic-hardware"] += "; of a bucket's rate a frame may take no time of its own"
+    made = networks.create(targets, [networks.VIRTUAL[name] for name in wanted])
+    by_role = _of(targets, cpus) | {"softirq": "the sender's, unless packets are moved"}
+    return Rig(spec, "virtual", made, by_role, True, (links,), missing, added.collector)
 
 
 def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the CPU of each role; with two CPUs, the harness sleeps on the generator's.
-
-    Two threads of one core slow each other down, so CPUs of different cores come first. A container
-    may have fewer CPUs than the machine, of whose facts `files` are.
-    """
+    """Return the CPU of each role; with two CPUs, the harness sleeps on the generator's."""
+    # A container may have fewer CPUs than the machine, of whose facts `files` are.
     allowed = os.sched_getaffinity(1) or {0}
 
     def place(cpu: int) -> int:
@@ -177,33 +157,19 @@ def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
         threads = parse_cpus(files.get(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list", str(cpu)))
         return [one for one in threads if one in allowed].index(cpu)
 
+    # Two threads of one core slow each other down, so CPUs of different cores come first.
     cpus = sorted(allowed, key=lambda cpu: (place(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
     harness = cpus[2] if len(cpus) > 2 else generator
-    ends = {"generator": generator, "sut": sut, "clean": sut, "harness": harness}
+    ends = dict.fromkeys(("generator", PEER, CLEAN_PEER), generator)
+    ends |= dict.fromkeys(("sut", "clean", *RELEASES), sut)
+    ends |= dict.fromkeys(("harness", COLLECTOR), harness)
     return {**{role: str(cpu) for role, cpu in ends.items()}, "all": format_cpus(cpus)}
 
 
-def with_added(cpus: Mapping[str, str], roles: Collection[str]) -> dict[str, str]:
-    """Return a CPU map with the peers on the generator's CPU, and captures on the harness's."""
-    ends = {PEER: "generator", CLEAN_PEER: "generator", COLLECTOR: "harness"}
-    ends |= dict.fromkeys(RELEASES, "sut")
-    return {**cpus, **{role: cpus[end] for role, end in ends.items() if role in roles}}
-
-
-def lacking(seen: Seen, cpus: Mapping[str, str]) -> dict[str, str]:
-    """Return the capabilities that the rig lacks on this machine, with the reasons."""
-    reasons = seen.lacks | {
-        "separate-machines": "the hosts are namespaces of one kernel",
-        "nic-hardware": "the links are veth pairs",
-        "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
-    }
-    if cpus["generator"] == cpus["sut"]:
-        reasons["separate-cpu-time"] = "generator and sut share the only CPU"
-        reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
-    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
-        reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
-    return reasons
+def _of(targets: Mapping[str, Target], cpus: Mapping[str, str]) -> dict[str, str]:
+    """Return a CPU map without the hosts that a rig does not have."""
+    return {name: own for name, own in cpus.items() if name in targets or name not in netns.PORTS}
 
 
 class DryHost(Host):
@@ -224,45 +190,25 @@ class DryHost(Host):
 
 
 @contextmanager
-def recorded(spec: str, added: Additions, say: Say) -> Iterator[Rig]:
-    """Yield the dry rig, with the hosts that a study adds."""
+def recorded(spec: str, added: Additions) -> Iterator[Rig]:
+    """Yield the dry rig, with the hosts that a study adds; it shows plans and runs nothing."""
+    # `describe()` and the facts of "sut" of a virtual rig with two CPUs.
     known = json.loads(resources.files("labkit.rig").joinpath("dry.json").read_text("utf-8"))
-    rig, roles, targets = known["rig"], roles_with(added), dict[str, Target]()
-    for role in roles:
+    rig, targets = known["rig"], dict[str, Target]()
+    for role in roles_with(added):
         host, address = DryHost(role, known["facts"]), netns.address(role)
         engine = "unix:///dry" if role in _ENGINES else None
         targets[role] = Target(host, address, engine, addresses=(address,), interfaces=("lab0",))
-    yield Rig(
-        name="dry",
-        kind="dry",
-        targets=targets,
-        cpu_map=with_added(rig["cpu_map"], roles),
-        shared_kernel=True,
-        links=tuple(rig["links"]),
-        caveats=tuple(rig["caveats"]),
-        missing=rig["capabilities"],
-    )
+    cpus, links = _of(targets, rig["cpu_map"]), tuple(rig["links"])
+    yield Rig("dry", "dry", targets, cpus, True, links, rig["capabilities"])
 
 
 # Removing. No record is kept of a rig: processes carry a label, and everything else has labkit's
 # name. So what a killed campaign left is removed in the same way as a rig that is closed.
 
-#: Where daemons of the rig mount something.
-_MOUNTS = tuple(f"{p}/" for p in (netns.DIRECTORY, netns.DATA_ROOT, netns.IMAGES, netns.STORAGES))
-
-# Until namespaces have no process: one that is killed may leave children.
-_KILL = """
-while pids=$(for name; do ip netns pids "$name"; done); [ "$pids" ]; do
-    echo $pids; kill -KILL $pids || true; sleep 0.02
-done
-"""
-
 
 def clean() -> list[str]:
-    """Remove everything of labkit's from this machine but images; return what it was.
-
-    The caller holds the machine's lock, so that nothing of it has an owner.
-    """
+    """Remove everything of labkit's but images, under the machine's lock; return what it was."""
     if os.geteuid() != 0:
         return []
     local = LocalHost()

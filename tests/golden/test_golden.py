@@ -222,7 +222,6 @@ def recorded_rig(study):
     return labkit.Rig(
         targets=targets,
         links=tuple(rig["links"]),
-        caveats=tuple(rig["caveats"]),
         missing=rig["capabilities"],
         **{name: rig[name] for name in ("name", "kind", "cpu_map", "shared_kernel")},
     )

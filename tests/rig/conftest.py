@@ -73,7 +73,7 @@ def close_lab():
 def lab():
     """Return the shared rig."""
     if not OPEN:
-        opened = Rig.open("virtual", patience=PATIENCE, say=print, **EVERYTHING)
+        opened = Rig.open("virtual", patience=PATIENCE, **EVERYTHING)
         OPEN.append(CLOSING.enter_context(opened))
     return OPEN[0]
 
@@ -94,7 +94,7 @@ def pytest_sessionfinish():
 def namespaces():
     """Open a rig of the module's own, whose namespaces serve as machines."""
     options = {"peer": ("net",), "collector": ("sut",)}
-    with Rig.open("virtual", patience=PATIENCE, say=print, **options) as rig:
+    with Rig.open("virtual", patience=PATIENCE, **options) as rig:
         yield rig
 
 

@@ -12,7 +12,6 @@ from labkit.campaign.trial import Trial
 from labkit.errors import HostUnreachable, ManipulationError
 from labkit.hosts import Job, script
 from labkit.placement import bare, container, docker
-from labkit.rig import netns
 from labkit.tools import datagrams
 
 pytestmark = pytest.mark.rig
@@ -113,7 +112,7 @@ def test_an_overloaded_chain_is_measured_with_its_loss(make_trial, place):
 
 def test_drops_of_sockets_are_read_on_each_host(lab, label):
     """As on separate machines: three hosts as if each had a kernel."""
-    every = {f"all.{role}": netns.all_cpus() for role in lab.hosts}
+    every = {f"all.{role}": lab.cpu_map["all"] for role in lab.hosts}
     rig = replace(lab, shared_kernel=False, cpu_map={**lab.cpu_map, **every})
     levels = {"placement": NAT, "affinity": "free"}
     trial = Trial(rig, levels, label, treatments={"affinity": treatments.Pinning()})

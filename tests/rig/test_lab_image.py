@@ -13,7 +13,7 @@ pytestmark = pytest.mark.rig
 def socket():
     """An engine that runs privileged containers."""
     local = LocalHost()
-    with locked(patience=900), netns.building_daemon(local) as found:
+    with locked(patience=900), netns.building_daemon() as found:
         images.ensure_base(local, found)
         env = {"DOCKER_HOST": found}
         argv = ("docker", "run", "--rm", "--privileged", "--network", "host", images.BASE, "true")

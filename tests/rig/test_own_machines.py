@@ -39,9 +39,9 @@ def own(namespaces, tmp_path_factory):
         yield made
 
 
-def opened(path, say=print, **added):
+def opened(path, **added):
     """Open a rig of machines below the one of this machine, whose lock the fixture holds."""
-    return inventory.opened(str(path), Additions(**added), say)
+    return inventory.opened(str(path), Additions(**added))
 
 
 def docker_cli(*argv, socket=netns.SOCKET):
@@ -151,28 +151,28 @@ def test_images_are_built_over_ssh_and_sent_to_an_engine_that_lacks_them(network
         marker.touch()
         assert images.ensure_image(host, netns.SOCKET, *place) == image
         assert marker.exists(), "an image is unpacked once"
-        images.send(netns.SOCKET, peer, netns.PEER_SOCKET, [name], print)
+        images.send(netns.SOCKET, peer, netns.PEER_SOCKET, [name])
         assert images.digest_of(peer, netns.PEER_SOCKET, name) == image.digest
     finally:
         for socket in (netns.SOCKET, netns.PEER_SOCKET):
             docker_cli("image", "rm", "--force", name, socket=socket)
 
 
-def test_the_next_user_removes_all_of_a_killed_campaign(own, networked):
+def test_the_next_user_removes_all_of_a_killed_campaign(own, networked, capsys):
     # An engine keeps a network that a container is on.
-    image, lines = networked.targets["sut"].images["net"].reference, list[str]()
+    image = networked.targets["sut"].images["net"].reference
     network = "--network=labkit-macvlan"
     docker_cli("run", "--detach", "--pull=never", *LEFT, network, image, "sleep", "600")
     directory, host = str(own.folder / "left"), networked.hosts["generator"]
     start_job(host, ["sleep", "600"], directory=directory, label="trial-1-x")
     setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
     assert Settings(networked.hosts["sut"], "trial-1-x").set_file(setting, 0)
-    with opened(own.networked, lines.append):
+    with opened(own.networked):
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert LocalHost().call("labelled", prefix="trial-") == []
-    kinds = ["process", "container", f"setting {setting}: restored"]
+    kinds, said = ["process", "container", f"setting {setting}: restored"], capsys.readouterr().out
     for kind in (*kinds, *(f"network {name}" for name in CREATED)):
-        assert any(f"removed {kind}" in line for line in lines), (kind, lines)
+        assert f"removed {kind}" in said
 
 
 def test_a_capture_has_what_the_mirror_shows(namespaces, networked):

@@ -92,7 +92,7 @@ def test_what_a_killed_process_left_is_removed(user, before):
         assert "network namespace labkit-peer" in removed
         assert traces() == before and clean() == []
     # An engine that was killed has its containers on its disk, and their volumes with them.
-    with Rig.open("virtual", patience=PATIENCE, say=print):
+    with Rig.open("virtual", patience=PATIENCE):
         env = {"DOCKER_HOST": netns.SOCKET}
         assert LocalHost().run("docker", "ps", "--all", "--quiet", env=env).stdout == ""
         assert list(netns.DATA_ROOT.glob("volumes/*/_data")) == []
@@ -127,7 +127,7 @@ def test_an_opening_with_a_rate_and_settings_leaves_no_trace(before):
     value, route = setting.read_text(), ("unreachable", netns.LAB)
     local.run("ip", "route", "add", *route)
     try:
-        with Rig.open(f"virtual:{RATE}", patience=PATIENCE, say=print) as rig:
+        with Rig.open(f"virtual:{RATE}", patience=PATIENCE) as rig:
             during = traces()
             shown = local.run("ip", "route", "show", netns.LAB).stdout.splitlines()
             assert [" proto 198" in line for line in shown] == [True, False]

@@ -17,7 +17,8 @@ QUOTA = Limits(period_us=10_000, quota_us=2_000)
         (bare("cgroup", Limits(cpuset="1")), "bare cgroup cpuset=1"),
         (bare().limited(fifo=10), "bare clean fifo=10"),
         (docker("host", QUOTA), "docker host period_us=10000 quota_us=2000"),
-        (docker("host", storage="bind").limited(shares=0), "docker host storage=bind"),
+        (docker("nat", QUOTA).limited(shares=9, memory=0), "docker nat shares=9"),
+        (docker("host", storage="bind"), "docker host storage=bind"),
         (docker().with_seccomp("unconfined"), "docker host seccomp=unconfined"),
         (docker("nat", release="sid"), "docker nat release=sid"),
         (bare().with_seccomp("unconfined"), "bare clean"),
@@ -25,11 +26,6 @@ QUOTA = Limits(period_us=10_000, quota_us=2_000)
 )
 def test_labels(placement: Placement, label: str) -> None:
     assert placement.label == label
-
-
-def test_limited() -> None:
-    limited = docker("host", Limits(shares=512)).limited(quota_us=2_000, period_us=10_000, shares=0)
-    assert limited == docker("host", QUOTA) != docker("host")
 
 
 @pytest.mark.parametrize(

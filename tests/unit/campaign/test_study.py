@@ -189,8 +189,9 @@ def test_steering_without_effect_or_a_queue():
             treatment.check("on", counters)
         assert treatment.check("off", counters) == treatment.check("on", {"rps_ipis": 1}) == []
     host = SimpleNamespace(name="sut", call=lambda *_, **__: [])
-    rig = SimpleNamespace(interfaces={"sut": ("eth0",)}, missing={}, hosts={"sut": host})
-    rig.targets, rig.cpus = {"sut": SimpleNamespace(sysfs="/sys")}, lambda role, affinity: "1"
+    sut = SimpleNamespace(sysfs="/sys", interfaces=("eth0",))
+    rig = SimpleNamespace(targets={"sut": sut}, missing={}, hosts={"sut": host})
+    rig.cpus = lambda role, affinity: "1"
     # Where no packet is to be moved, none needs to be.
     for shared, level in ((True, "as found"), (True, "off"), (False, "own")):
         rig.shared_kernel = shared

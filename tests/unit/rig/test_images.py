@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.hosts import LocalHost, Result, agent
-from labkit.hosts.target import Image, Storage, Target
-from labkit.placement import STORAGES, UNIONS
+from labkit.hosts import LocalHost, Result
+from labkit.hosts.target import Image, Target
+from labkit.placement import STORAGES
 from labkit.rig import images
 from labkit.rig.images import Layer, LayeredImage, ensure_layers, tree, write_layer
-from labkit.runtimes.docker import data_options
 
 
 class Answering(LocalHost):
@@ -140,27 +139,8 @@ def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(
 ) -> None:
     stored = dict(zip(("engine", "data"), disks, strict=True))
     stable = {"engine": {"Driver": driver}, "storage": stored}
-    facts = {"stable": stable, "volatile": {"unions": unions}}
-    found, reasons = images.find_storages(Answering(facts), "unix:///e", "/disk")
-    assert {name for name in STORAGES if f"storage:{name}" not in reasons} == set(found) == able
-    assert all(reasons.values())
-    assert found["volume"].filesystem == disks[0][4:]
-
-
-def test_a_missing_directory_is_on_the_disk_of_its_nearest_parent() -> None:
-    assert agent.disk_of(Path("/proc/1/not yet/made")) == agent.disk_of(Path("/proc"))
-
-
-@pytest.mark.parametrize("name", STORAGES)
-def test_a_container_mounts_what_its_label_says(name: str) -> None:
-    host, image = Answering(), Image("layers-2", "labkit/layers:0", "sha256:0123456789abcdef", "")
-    placed = Storage(name, "overlay2", "ext4", "/disk")
-    target = Target(host, "198.18.0.3", engine="unix:///e", storage=placed)
-    mounted = {
-        "overlay2": [],
-        "volume": ["--mount", "type=volume,dst=/data"],
-        "bind": ["--mount", "type=bind,src=/disk/bind/layers-2-0123456789ab,dst=/data"],
-    }
-    union = ["--mount", "type=bind,src=/disk/unions/trial-1/union,dst=/data"]
-    assert data_options(target, image, "trial-1") == mounted.get(name, union)
-    assert bool(host.commands) == (name in ("bind", *UNIONS))
+    host = Answering({"stable": stable, "volatile": {"unions": unions}})
+    made, reasons = images.with_storages(Target(host, "198.18.0.3", "unix:///e", disk="/disk"), ())
+    lacking = {name.removeprefix("storage:") for name in reasons}
+    assert {*STORAGES} - lacking == set(made.storages) == able
+    assert made.storages["volume"].filesystem == disks[0][4:]

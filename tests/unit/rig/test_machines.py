@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from labkit import doctor
-from labkit.errors import CommandFailed, HostUnreachable, UsageError
-from labkit.hosts import Host, LocalHost
+from labkit.errors import UsageError
+from labkit.hosts import LocalHost
 from labkit.hosts.target import Network
 from labkit.paths import SHIPPED as ROOT
 from labkit.rig import checks, machines, rigfile
@@ -73,14 +73,8 @@ def test_the_example_explains_every_key() -> None:
     keys = {key for table in tables for key in table.model_fields} - {"hosts", "first"}
     for key in {*keys, *NAMES}:
         assert f"\n{key} = " in text, f"{key} is not explained"
-
-
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "docs" / "rigs").glob("*.toml")), ids=lambda path: path.stem
-)
-def test_the_further_examples_are_read(path: Path) -> None:
-    assert read(path).name == path.stem
-    assert read(path).shared_machine is (path.stem == "two-guests")
+    for path in (ROOT / "docs" / "rigs").glob("*.toml"):
+        assert read(path).name == path.stem
 
 
 def test_machines_and_networks_are_read(tmp_path: Path) -> None:
@@ -92,26 +86,19 @@ def test_machines_and_networks_are_read(tmp_path: Path) -> None:
     assert sut.socket == file.machines["peer"].socket == "unix:///var/run/docker.sock"
     assert generator.key == str(tmp_path / "keys" / "user"), "relative to the file"
     assert (generator.socket, generator.layer2, generator.known_hosts) == ("", None, None)
-    overlay, nat = file.networks["overlay"], file.networks["nat"]
     assert set(file.networks) == {"bridge", "macvlan", "nat", "overlay"}
-    assert (overlay.subnet, overlay.first) == ("192.0.2.0/24", "192.0.2.8")
-    assert nat.gateway == "198.18.4.1"
-    assert read(write(tmp_path, GOOD.replace('name = "pair"', ""))).name == "rig", "the file's"
-
-
-def test_the_peer_may_be_the_generators_machine(tmp_path: Path) -> None:
-    same = MORE.replace('"198.18.0.5"', '"198.18.0.2"')
-    with pytest.raises(UsageError, match="is also another host"):
-        read(write(tmp_path, same))
-    same = same.replace('"peer.example"', '"gen.example"')
-    assert read(write(tmp_path, same)).machines["peer"].addresses == ["198.18.0.2"]
+    assert file.networks["overlay"].subnet == "192.0.2.0/24"
+    assert file.networks["nat"].gateway == "198.18.4.1"
 
 
 MISTAKES = [
+    (MORE, "name = ", "cannot be read"),
+    (MORE, "[" * 5000, "cannot be read"),
     ("[hosts.generator]", "[hosts.clean]", "hosts.generator: Field required"),
     ('["198.18.0.3"]', '["198.18.0.300"]', "hosts.sut.addresses.0: Value error"),
-    ('["198.18.0.3"]', '["198.18.0.2"]', "hosts.sut.addresses: 198.18.0.2 is also another host's"),
     ('cpus = "2-3"', 'cpus = "all"', "hosts.sut.cpus: Value error, invalid CPU list: 'all'"),
+    ('cpus = "2-3"', "cpus = 2\ncpu = 2", "hosts.sut.cpus: Input should be a valid string"),
+    ('cpus = "2-3"', "cpus = 2\ncpu = 2", "hosts.sut.cpu: Extra inputs are not permitted"),
     ('cpus = "2-3"', 'cpus = "2-3"\nscratch = "/a/../b"', "hosts.sut.scratch: String should"),
     ("overlay = ", "flannel = ", "networks.flannel.[key]: Input should be 'macvlan'"),
     ('"198.18.4.10/24"', '"198.18.4.3/24"', "networks.nat: it needs 96 addresses"),
@@ -122,32 +109,16 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), MISTAKES)
-def test_a_mistake_names_file_key_and_remedy(
+def test_every_mistake_names_file_key_and_remedy(
     tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
-    assert old in MORE
     path = write(tmp_path, MORE.replace(old, new, 1))
     with pytest.raises(UsageError) as caught:
         read(path)
     error = caught.value
-    assert expected in error.what
-    assert all(line.startswith("rig.toml: ") for line in error.what.splitlines())
+    assert expected in error.what and path.read_text() != MORE
+    assert all(line.startswith("rig.toml") for line in error.what.splitlines())
     assert error.where == str(path) and rigfile.EXAMPLE in error.remedy
-
-
-def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        read(write(tmp_path, GOOD.replace('cpus = "2"', 'cpu = "2"').replace("2222", "0")))
-    keys = [line.split(": ")[1] for line in caught.value.what.splitlines()]
-    assert sorted(keys) == ["hosts.generator.cpu", "hosts.generator.cpus", "hosts.sut.port"]
-
-
-@pytest.mark.parametrize("text", ["name = ", "[" * 5000, None])
-def test_a_file_that_cannot_be_read_says_what_to_copy(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "none.toml" if text is None else write(tmp_path, text)
-    with pytest.raises(UsageError, match="cannot be read") as caught:
-        read(path)
-    assert caught.value.where == str(path) and rigfile.EXAMPLE in caught.value.remedy
 
 
 # Hosts as they answer.
@@ -201,6 +172,7 @@ def test_a_host_as_its_table_says_has_no_fault(file: RigFile) -> None:
 LAB = {"ifname": "eth1", "addr_info": [{"local": "198.18.0.3"}]}
 NAMED = PORT | {"addr_info": [{"local": "192.0.2.1"}]}
 ONE_GROUP = {"cgroup": {"version": "v2", "controllers": ["cpu"]}}
+GUEST = {"virtualisation": {"hypervisor": True}}
 SLOW = {"cpu": {"online": "0-3", "isolated": "2-3", "governor": {"0": "powersave"}}}
 FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("python3", {"python": "3.8.10"}, "3.9 or later", "apt-get install python3"),
@@ -236,46 +208,37 @@ def missing(file: RigFile, **changes: Any) -> dict[str, str]:
     return machines.missing(file, hosts | {"sut": seen(file, "sut", "b", **changes)})
 
 
-def test_separate_machines_with_real_interfaces_lack_little(file: RigFile) -> None:
+def test_separate_machines_with_real_interfaces_lack_little(tmp_path: Path, file: RigFile) -> None:
     absent = {f"network:{name}" for name in NAMES}
     assert set(missing(file)) - absent == {"clean-host", "collector", "peer"}
+    assert set(missing(read(write(tmp_path, MORE)))) == {"clean-host", "network:weave"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "capability", "why"),
+    ("text", "changes", "capability", "why"),
     [
-        ({"driver": "veth"}, "nic-hardware", "host sut: eth1 is veth"),
-        ({"driver": "virtio_net"}, "nic-hardware", "is no hardware"),
-        ({"driver": "veth"}, "busy-poll", "no queue"),
-        ({"real_time": "not permitted"}, "realtime", "not permitted"),
-        ({"rules": False}, "rules", "no rules of an engine"),
-        ({"absent": ["weaver"]}, "network:weave", "weaver, is not on PATH"),
-        ({"cannot": {"overlay": "Unknown type"}}, "network:overlay", "no device for it (Unknown"),
+        (GOOD, {"driver": "veth"}, "nic-hardware", "host sut: eth1 is veth"),
+        (GOOD, {"driver": "virtio_net"}, "nic-hardware", "is no hardware"),
+        (GOOD, {"driver": "veth"}, "busy-poll", "no queue"),
+        (GOOD, {"real_time": "not permitted"}, "realtime", "not permitted"),
+        (GOOD, {"rules": False}, "rules", "no rules of an engine"),
+        (GOOD, {"absent": ["weaver"]}, "network:weave", "weaver, is not on PATH"),
+        (GOOD, {"cannot": {"overlay": "Unknown type"}}, "network:overlay", "no device for it (Unk"),
+        (GOOD, {"stable": GUEST}, "own-cpus", "sut share CPUs unseen"),
+        (GOOD, {}, "collector", "[hosts.collector]"),
+        (MORE, {}, "network:weave", "[networks] has no such key"),
+        (GOOD.partition("bridge_port")[0], {}, "network:bridge", "bridge_port"),
+        ("shared_machine = true\n" + GOOD, {}, "separate-machines", "share CPUs, caches and"),
     ],
 )
 def test_a_missing_capability_has_its_reason(
-    file: RigFile, changes: dict[str, Any], capability: str, why: str
+    tmp_path: Path, text: str, changes: dict[str, Any], capability: str, why: str
 ) -> None:
-    assert why in missing(file, **changes)[capability]
+    assert why in missing(read(write(tmp_path, text)), **changes)[capability]
 
 
-def test_a_missing_capability_names_the_key_of_the_file(tmp_path: Path) -> None:
-    def lacks(text: str) -> dict[str, str]:
-        return missing(read(write(tmp_path, text)))
-
-    assert "[hosts.collector]" in lacks(GOOD)["collector"]
-    assert not {"collector", "peer", "network:nat"} & set(lacks(MORE))
-    assert "[networks] has no such key" in lacks(MORE)["network:weave"]
-    plain = GOOD.partition("bridge_port")[0]
-    assert "bridge_port" in lacks(plain)["network:bridge"]
-    assert "separate-machines" in lacks("shared_machine = true\n" + GOOD)
-
-
-def test_kernels_and_caveats_follow_from_the_file_and_the_hosts(tmp_path: Path) -> None:
-    file = read(write(tmp_path, "shared_machine = true\n" + GOOD))
+def test_the_two_ends_have_kernels_of_their_own(file: RigFile) -> None:
     hosts = {"generator": seen(file, "generator"), "sut": seen(file, "sut", "b")}
-    (said,) = machines.caveats(file, hosts)
-    assert "guests of one machine: they share its CPUs" in said
     assert machines.kernels(hosts).ok
     one = machines.kernels(hosts | {"sut": seen(file, "sut")})
     assert one.needed and not one.ok and "the same boot identifier" in one.fault
@@ -295,19 +258,7 @@ def test_this_machine_is_checked_as_a_host() -> None:
     assert LocalHost().run("ip", "-br", "link").stdout == links
 
 
-def test_a_host_without_python_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("timeout", "sh", "env", "sleep"):
-        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(LocalHost, "python", "python3")
-    with pytest.raises(CommandFailed, match="python3 failed") as caught:
-        checks.look(None, "", LocalHost())
-    assert caught.value.remedy == "apt-get install python3"
-
-
-def test_what_fails_on_one_host_is_its_result_and_the_others_are_asked(tmp_path: Path) -> None:
+def test_hosts_that_cannot_be_reached_are_all_told(tmp_path: Path) -> None:
     # The discard port of loopback, where nothing listens.
     closed = 'ssh = "127.0.0.1"\nport = 9\n'
     text = GOOD.replace('ssh = "gen.example"\n', closed).replace('ssh = "sut.example"\n', closed)
@@ -316,9 +267,3 @@ def test_what_fails_on_one_host_is_its_result_and_the_others_are_asked(tmp_path:
     assert list(found) == ["generator", "sut"]
     for (check,) in found.values():
         assert check.needed and not check.ok and "cannot be reached" in check.fault and check.remedy
-
-    def do(file: RigFile, role: str, host: Host) -> str:
-        return role if role == "sut" else host.run("true").stdout
-
-    results = machines.each(path, do)
-    assert isinstance(results["generator"], HostUnreachable) and results["sut"] == "sut"

@@ -54,9 +54,8 @@ def test_a_placement_goes_to_the_sut_or_to_the_named_host() -> None:
 def test_an_impossible_target_has_its_reason(
     targets: dict[str, Target], missing: dict[str, str], why: str
 ) -> None:
-    with pytest.raises(RigError) as caught:
+    with pytest.raises(RigError, match=why):
         make_rig(targets=targets, missing=missing).target(docker("nat"), at="peer")
-    assert why in caught.value.why
 
 
 #: Placements without a capability.
@@ -85,14 +84,11 @@ def test_a_missing_capability_makes_placements_infeasible(lacking: str) -> None:
 def test_a_placement_has_its_storage_or_the_reason_why_not() -> None:
     bound = Storage("bind", "overlay2", "ext4")
     sut = Target(LocalHost(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
-    lacking = {"storage:aufs": "no aufs", "cold-cache": "not root"}
-    rig = make_rig(targets={"sut": sut}, missing=lacking)
+    rig = make_rig(targets={"sut": sut}, missing={"storage:aufs": "no aufs"})
     assert rig.target(docker("host", storage="bind")).storage == bound
     assert rig.target(bare("rules")) is rig.target(docker("host")) is sut
-    assert treatments.ContainerStorage().feasibility(rig, "aufs", {}) == "no aufs"
-    assert treatments.ContainerStorage().feasibility(rig, "bind", {}) is None
-    assert treatments.ColdCache().feasibility(rig, "cold", {}) == "not root"
-    assert treatments.ColdCache().feasibility(rig, "warm", {}) is None
+    with pytest.raises(RigError, match="no aufs"):
+        rig.target(docker("host", storage="aufs"))
 
 
 # Opening and closing.
@@ -119,7 +115,7 @@ def test_auto_is_the_virtual_rig_or_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(virtual, "check_machine", lambda: [note])
     assert opener("auto") is opener("virtual") is virtual.opened
     monkeypatch.setattr(virtual, "check_machine", lambda: [note, fault])
-    with pytest.raises(RigError, match="no virtual rig") as caught:
+    with pytest.raises(RigError, match="can have no virtual rig") as caught:
         opener("auto")
     assert caught.value.why == "no sshd" and "rig.toml" in caught.value.remedy
 
@@ -131,7 +127,7 @@ def test_ctrl_c_is_reported_once_the_rig_is_down(
     closed: list[bool] = []
 
     @contextmanager
-    def opened(spec: str, added: Any, say: Any) -> Iterator[Rig]:
+    def opened(spec: str, added: Any) -> Iterator[Rig]:
         if not attached:
             raise KeyboardInterrupt
         try:
@@ -147,10 +143,9 @@ def test_ctrl_c_is_reported_once_the_rig_is_down(
 
 
 @pytest.mark.parametrize("engine", [None, {"components": {"Engine": "1", "runc": "1"}}])
-def test_a_rig_whose_engine_does_not_answer_has_no_facts(
+def test_a_rig_whose_engine_or_containerd_does_not_answer_has_no_facts(
     monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any] | None
 ) -> None:
-    """A plan without it, or without its containerd, could not be resumed once it answers."""
     rig = make_rig(targets={"sut": target()})
     answers = {"stable": {"engine": engine}}
     monkeypatch.setattr(LocalHost, "call", lambda host, function, **options: answers)
@@ -172,18 +167,11 @@ def test_the_ends_are_on_different_cores_of_the_cpus_that_a_container_has(
     assert cpus["all"] == "1-2,6-7"
 
 
-def test_rates_are_read_as_tc_writes_them() -> None:
-    rates = ("virtual", "virtual:1gbit", "virtual:250mbit", "virtual:64kbit")
-    assert [netns.bits_per_second(rate) for rate in rates] == [0, 10**9, 25 * 10**7, 64_000]
-
-
 def test_networks_are_in_the_lab_and_do_not_overlap() -> None:
     subnets = {name: ip_network(network.subnet) for name, network in networks.VIRTUAL.items()}
     assert subnets.keys() == {"bridge", *networks.NAMES}
     assert all(subnet.subnet_of(ip_network(netns.LAB)) for subnet in subnets.values())
     assert not any(a.overlaps(b) for a, b in combinations(subnets.values(), 2))
-    for name, network in networks.VIRTUAL.items():
-        assert ip_address(network.first) + 2 * networks.APART in subnets[name]
 
 
 def test_a_release_of_docker_is_a_host_of_its_own() -> None:
@@ -212,12 +200,3 @@ def test_a_dry_rig_shows_the_plan_and_measures_nothing(
     with pytest.raises(DryRun, match="tiny: 6 conditions x 5 blocks = 30 trials on rig dry"):
         study.run("dry", blocks=5, seed=1, into=tmp_path)
     assert "expected duration" in capsys.readouterr().out and not list(tmp_path.iterdir())
-
-
-def test_nothing_is_placed_on_a_dry_rig() -> None:
-    with Rig.open("dry", peer=["net"], clean_peer=True, collector=["sut"]) as rig:
-        assert {"peer", "clean-peer", "collector"} < rig.hosts.keys() == rig.targets.keys()
-        assert rig.facts()["sut"]["stable"]["memory_gib"] > 0
-        with pytest.raises(RigError, match="docker nat is not possible here") as caught:
-            rig.target(docker("nat"))
-    assert "a dry rig shows plans" in caught.value.why
