@@ -225,7 +225,7 @@ def start_daemon(name: str) -> None:
     argv += ["--userland-proxy=false", *_DAEMONS.get(name, _DAEMONS["sut"])]
     job = start_job(local, argv, directory=folder, label=ENGINE)
     ready = script("until docker info >/dev/null 2>&1; do sleep 0.05; done")
-    env = {"DOCKER_HOST": socket_of(name)}
+    env = {"DOCKER_HOST": socket_of(name), "LABKIT_LABEL": LABEL}
     if local.run(*ready, env=env, timeout=60, check=False).status != 0:
         why = job.stderr()[-1200:] or "it printed nothing"
         remedy = "labkit doctor says what it needs; labkit clean, then try again"
