@@ -1,17 +1,10 @@
-"""Engines, and the life cycle of a placement: started, ready, verified, stopped.
-
-What the agent observes of a placement is compared with the facts that its label implies when it
-starts, and with the first observation at the end of a window.
-"""
-
-from __future__ import annotations
+"""Engines, and the life cycle of a placement: started, ready, verified, stopped."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from labkit.errors import HostUnreachable, ManipulationError, PlacementError
 from labkit.hosts import Host
@@ -22,18 +15,11 @@ from labkit.placement import Limits, Placement, Workload, bare, format_cpus, par
 Facts = Mapping[str, str | tuple[str, ...]]
 #: Facts that count what a window may add.
 COUNTED = "flows "
-#: Differences that a message lists.
-LISTED = 4
-#: Sizes of pages, to which the kernel rounds a memory limit down.
-PAGES = (4096, 16384, 65536)
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A workload to run in a placement on a target.
-
-    `cpus` is the CPU list of its affinity; by `label` its container, job and files are found.
-    """
+    """A workload to run in a placement on a target; by `label` all that belongs to it is found."""
 
     target: Target
     placement: Placement
@@ -52,8 +38,7 @@ class Instance:
         """The workload's image on the host."""
         name, images = self.workload.image, self.target.images
         if name not in images:
-            where, remedy = f"host {self.target.host.name}", f"one of {', '.join(images)}"
-            raise PlacementError(f"there is no image {name!r}", where=where, remedy=remedy)
+            raise PlacementError(f"no image {name!r}", remedy=f"one of {', '.join(images)}")
         return images[name]
 
     @property
@@ -82,33 +67,32 @@ class Started(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """A verified server."""
+    """A server as clients reach it, its process on its host, and its first observation.
 
-    #: Where a client reaches it.
+    `enter` returns the host's command that runs another in its placement, on the same CPUs;
+    `reading` are the arguments of the agent's function ``observe``.
+    """
+
     address: str
     port: int
-    #: Its process, as its host sees it.
     pid: int
     host: Host
-    #: The observation of it when it was ready, and its CPU list.
     verification: dict[str, str]
     cpus: str
-    #: The host's command that runs another inside this placement, on the same CPUs.
     enter: Callable[[Sequence[str]], list[str]]
     ends_with_client: bool = False
-    #: The arguments of the agent's function ``observe``.
     reading: dict[str, Any] = field(default_factory=dict)
     placement: Placement = field(default_factory=bare)
 
     @property
     def own_address(self) -> str:
         """Its address in its own network namespace, or the host's if it shares that."""
-        names = [name for name in self.verification if name.startswith("address ")]
-        addresses = [name.partition(" ")[2] for name in names]
-        return next((one for one in addresses if not one.startswith(("127.", "::1"))), self.address)
+        words = (name.split() for name in self.verification if name.startswith("address "))
+        own = (word for _, word in words if not word.startswith(("127.", "::1")))
+        return next(own, self.address)
 
 
-class Engine(ABC):
+class Engine(Protocol):
     """An engine; by an instance's label it finds on the host what belongs to it."""
 
     #: Networks that it cannot have on any rig, with the reason.
@@ -116,23 +100,18 @@ class Engine(ABC):
     #: The programs that a host needs for it, each with the remedy where it is missing.
     programs: ClassVar[Mapping[str, str]] = {}
 
-    @abstractmethod
     def start(self, instance: Instance) -> Started:
         """Start the workload on the host."""
 
-    @abstractmethod
     def stop(self, instance: Instance) -> None:
         """Stop it and remove everything that belongs to it, if there is anything."""
 
-    @abstractmethod
     def logs(self, instance: Instance) -> str:
         """Return what it printed on both streams."""
 
-    @abstractmethod
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Return the host's command that runs `argv` inside the placement."""
 
-    @abstractmethod
     def expect(self, instance: Instance, started: Started) -> Facts:
         """Return the facts that the agent must observe."""
 
@@ -140,12 +119,9 @@ class Engine(ABC):
 def network_of(target: Target, name: str) -> Network:
     """Return a network of a host; raise `PlacementError` if it is not set up."""
     if name not in target.networks:
-        raise PlacementError(
-            f"network {name!r} is not set up",
-            where=f"host {target.host.name}",
-            remedy=f'Rig.open(networks=["{name}"]); for the bridge of a real machine name '
-            "bridge_port and bridge_address in rig.toml",
-        )
+        what, where = f"network {name!r} is not set up", f"host {target.host.name}"
+        remedy = f'Rig.open(networks=["{name}"]), or bridge_port and bridge_address in rig.toml'
+        raise PlacementError(what, where=where, remedy=remedy)
     return target.networks[name]
 
 
@@ -179,9 +155,9 @@ def of_process(instance: Instance, network: Network | None) -> Facts:
     elif network.bridge:
         # By another port, packets could take another way than the one that the label names.
         ports = {port for one in target.networks.values() for port in (one.port, one.parent)}
-        for port in sorted(ports | {network.port}):
-            words = "yes" if port == network.port else "none"
-            facts |= {f"{port} on {network.bridge}": words} if port else {}
+        facts |= {f"{port} on {network.bridge}": "none" for port in sorted(ports - {""})}
+        if network.port:
+            facts[f"{network.port} on {network.bridge}"] = "yes"
         facts[f"bridge {network.bridge}"] = "yes"
     if network.router:
         facts |= {f"router to {end}": ("fastdp", "sleeve") for end in network.remotes}
@@ -206,12 +182,14 @@ def of_container(instance: Instance, network: Network | None, group: str, holder
 def of_limits(limits: Limits) -> Facts:
     """Return the facts of a control group with limits, for either version."""
     memory, shares = limits.memory or 0, limits.shares
+    # The kernel rounds down to pages.
+    pages = tuple(str(memory - memory % page) for page in (4096, 16384, 65536))
     default = "1024 shares", "100 weight", "none"
     converted = [f"{weight} weight" for weight in weights(shares)] if shares else []
     return {
         "CPU quota": f"{limits.quota_us}/{limits.period_us} us" if limits.quota_us else "none",
         "CPU weight": (f"{shares} shares", *converted) if shares else default,
-        "memory limit": tuple(str(memory - memory % page) for page in PAGES) if memory else "none",
+        "memory limit": pages if memory else "none",
         **({"cpuset": format_cpus(parse_cpus(limits.cpuset))} if limits.cpuset else {}),
     }
 
@@ -230,8 +208,7 @@ def differences(expected: Facts, observed: Mapping[str, str]) -> list[str]:
     found = []
     for name, wanted in expected.items():
         words = (wanted,) if isinstance(wanted, str) else wanted
-        actual = observed.get(name, "none")
-        if actual not in words:
+        if (actual := observed.get(name, "none")) not in words:
             found.append(f"{name}: {actual}, not {' or '.join(words)}")
     return found
 
@@ -245,11 +222,8 @@ def check_unchanged(name: str, before: Mapping[str, str], after: Mapping[str, st
 def check_translated(
     before: Mapping[str, str], after: Mapping[str, str], protocols: Iterable[str]
 ) -> None:
-    """Raise `ManipulationError` where no flow of a window took the rules of a published port.
-
-    The engine's proxy answers on the port too, and nothing translates its traffic. There must be a
-    flow of each transport; "" is any.
-    """
+    """Raise `ManipulationError` unless flows of each transport ("": any) took the NAT rules."""
+    # The engine's proxy answers on a published port too, and nothing translates its traffic.
     found = []
     for protocol in protocols:
         first, last = (
@@ -264,45 +238,21 @@ def check_translated(
 def raise_different(problem: str, found: list[str], why: str = "", **details: Any) -> None:
     """Raise `ManipulationError` with what was found, if anything; `details` are its evidence."""
     if found:
-        more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
-        raise ManipulationError(
-            f"{problem}: {'; '.join(found[:LISTED])}{more}",
-            why=why,
-            remedy="the trial is discarded; leave the rig alone while it measures",
-            evidence={"problems": found, **details},
-        )
-
-
-def observed(instance: Instance, started: Started, facts: Facts) -> dict[str, Any]:
-    """Return the arguments of the agent's ``observe`` for what is expected of a placement."""
-    target, workload = instance.target, instance.workload
-    network = target.networks.get(instance.placement.network)
-    group, source = facts["control group"], facts.get("mount at /data", "none")
-    return {
-        **started._asdict(),
-        "port": workload.port,
-        "protocol": workload.protocol,
-        "group": "" if group == "none" else group,
-        "engine": target.engine or "",
-        "source": "" if source == "none" else source,
-        "sandboxes": network.sandboxes if network else "",
-        "router": network.router if network else "",
-    }
+        more = [f"and {len(found) - 4} more"] if len(found) > 4 else []
+        what = f"{problem}: {'; '.join([*found[:4], *more])}"
+        remedy = "the trial is discarded; leave the rig alone while it measures"
+        evidence = {"problems": found, **details}
+        raise ManipulationError(what, why=why, remedy=remedy, evidence=evidence)
 
 
 def wait_ready(
-    host: Host,
-    reading: dict[str, Any],
-    workload: Workload,
-    priority: int = 0,
-    seconds: float = 10.0,
+    host: Host, reading: dict[str, Any], workload: Workload, priority: int = 0, seconds: float = 10
 ) -> dict[str, Any]:
     """Return process and facts as soon as the workload's own process serves, in a class by then."""
     options: dict[str, Any] = {"argv": workload.argv, "priority": priority, "seconds": seconds}
     found = host.call("observe_ready", reading=reading, **options)
-    if found["why"]:
+    if why := found["why"][-800:]:
         where = f"host {host.name}, process {reading['pid'] or 'unknown'}"
-        why = found["why"][-800:]
         raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)
     return dict(found)
 
@@ -311,31 +261,33 @@ def wait_ready(
 def placed(
     engine: Engine, instance: Instance, logs: dict[str, str], name: str = "server"
 ) -> Iterator[Server]:
-    """Run a workload in its placement, verified, for the duration of a ``with`` block.
-
-    What it printed is in `logs` then, as ``NAME.log``.
-    """
+    """Run a workload in its placement, verified, in a ``with`` block; its log is in `logs` then."""
     target, placement, workload = instance.target, instance.placement, instance.workload
+
+    def enter(argv: Sequence[str]) -> list[str]:
+        return engine.enter(instance, ["taskset", "-c", instance.cpus, *argv])
+
     try:
         started = engine.start(instance)
-        facts = engine.expect(instance, started)
-        reading = observed(instance, started, facts)
+        facts, network = engine.expect(instance, started), target.networks.get(placement.network)
+        group, source = facts["control group"], facts.get("mount at /data", "none")
+        reading = {
+            **started._asdict(),
+            "port": workload.port,
+            "protocol": workload.protocol,
+            "group": "" if group == "none" else group,
+            "engine": target.engine or "",
+            "source": "" if source == "none" else source,
+            "sandboxes": network.sandboxes if network else "",
+            "router": network.router if network else "",
+        }
         ready = wait_ready(target.host, reading, workload, placement.limits.fifo or 0)
         reading["pid"], found = ready["pid"], ready["facts"]
         problems = differences(facts, found)
         raise_different(f"this is not {placement.label}", problems, verification=found)
-        yield Server(
-            reached_at(target, placement),
-            workload.port,
-            ready["pid"],
-            target.host,
-            found,
-            instance.cpus,
-            lambda argv: engine.enter(instance, ["taskset", "-c", instance.cpus, *argv]),
-            workload.ends_with_client,
-            reading,
-            placement,
-        )
+        address, pid, ends = reached_at(target, placement), ready["pid"], workload.ends_with_client
+        port, host, cpus = workload.port, target.host, instance.cpus
+        yield Server(address, port, pid, host, found, cpus, enter, ends, reading, placement)
     finally:
         try:
             logs[f"{name}.log"] = engine.logs(instance)

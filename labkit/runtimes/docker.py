@@ -1,22 +1,13 @@
-"""Docker containers, and what is mounted at their ``/data``: the image's files of it.
-
-With the engine's own driver nothing is mounted: ``/data`` is in the container's own layer.
-"""
-
-from __future__ import annotations
+"""Docker containers, and what is mounted at their ``/data``: the image's files of it."""
 
 from collections.abc import Sequence
 
 from labkit.hosts import Result, script
-from labkit.hosts.target import Image, Storage, Target
-from labkit.placement import UNIONS
+from labkit.hosts.target import Target
 from labkit.runtimes.base import Engine, Facts, Instance, Started, of_container
 
-#: The OCI runtime that starts containers, and the program that holds them.
-OCI_RUNTIME, HOLDER = "runc", "containerd-shim"
-#: Prefix of every container's name; the rest is its label.
-PREFIX = "labkit-"
-
+#: The OCI runtime that starts containers, and the prefix of their labels in their names.
+OCI_RUNTIME, PREFIX = "runc", "labkit-"
 # Containers run one after the other, under the same name. A failure is printed and not counted.
 _CHURN = """while began=$(date +%s%N); do
     docker run --detach --pull never --name "$@" >/dev/null &&
@@ -40,8 +31,12 @@ class Docker(Engine):
     def stop(self, instance: Instance) -> None:
         remove = ("rm", "--force", "--volumes", PREFIX + instance.label)
         done = _docker(instance.target, *remove)
-        # A process that waits for a hanging FUSE file system can be killed only after its unmount.
-        release_data(instance.target, instance.label)
+        if (union := data_source(instance)).endswith("/union"):
+            # A process that waits for a hanging union can be killed only after its unmount.
+            run = instance.target.host.run
+            if run("umount", union, check=False).status != 0:  # busy, or never mounted
+                run("umount", "--lazy", union, check=False)
+            run("rm", "-rf", "--one-file-system", "--", union.removesuffix("/union"))
         if done.status != 0 and "No such container" not in done.stderr:
             done = _docker(instance.target, *remove)
         if "No such container" not in done.stderr:
@@ -58,25 +53,21 @@ class Docker(Engine):
     def expect(self, instance: Instance, started: Started) -> Facts:
         storage, image = instance.target.storage, instance.image
         network = None if instance.placement.network == "nat" else instance.network
-        facts = {
-            **of_container(instance, network, started.container, HOLDER),
-            "image": image.digest,
-            "OCI runtime": OCI_RUNTIME,
-        }
+        facts = dict(of_container(instance, network, started.container, "containerd-shim"))
+        facts |= {"image": image.digest, "OCI runtime": OCI_RUNTIME}
         if instance.placement.release:
             facts["system of its holder"] = instance.target.system
         if instance.placement.seccomp == "unconfined":
             facts["seccomp filter"] = "none"
         if storage:
-            facts["storage driver"] = storage.driver
+            source = data_source(instance) or "none"
+            facts |= {"storage driver": storage.driver, "mount at /data": source}
             facts["file system of /data"] = storage.filesystem
-            facts["mount at /data"] = data_source(storage, image, instance.label) or "none"
         return facts
 
     def options(self, instance: Instance) -> list[str]:
         """Return options, image and command of ``docker run``."""
-        target, placement, image = instance.target, instance.placement, instance.image
-        limits = placement.limits
+        target, limits, image = instance.target, instance.placement.limits, instance.image
         words = ["--runtime", OCI_RUNTIME, "--label", f"labkit={instance.label}"]
         words += ["--cgroup-parent", target.cgroup_parent, *self.network(instance)]
         limited = {
@@ -85,10 +76,10 @@ class Docker(Engine):
             "--cpu-period": limits.period_us,
             "--cpu-quota": limits.quota_us,
             "--memory": limits.memory,
-            "--security-opt": {"unconfined": "seccomp=unconfined"}.get(placement.seccomp),
+            "--security-opt": {"unconfined": "seccomp=unconfined"}.get(instance.placement.seccomp),
         }
         words += [str(word) for option in limited.items() if option[1] for word in option]
-        words += data_options(target, image, instance.label)
+        words += data_options(instance)
         # The affinity is set inside, in the same way as for a process without an engine.
         return [*words, image.reference, "taskset", "-c", instance.cpus, *instance.workload.argv]
 
@@ -105,10 +96,7 @@ class Docker(Engine):
 
 
 def churning(instance: Instance) -> list[str]:
-    """Return an endless loop of containers that prints when each was asked for, and when it ran.
-
-    `stop` ends the last.
-    """
+    """Return an endless loop of containers that prints when each was asked for, and when it ran."""
     argv = script(_CHURN, PREFIX + instance.label, *Docker().options(instance))
     return ["env", f"DOCKER_HOST={instance.target.engine}", *argv]
 
@@ -119,67 +107,52 @@ def _docker(target: Target, *argv: str, timeout: float = 60.0) -> Result:
     return target.host.run("docker", *argv, env=env, check=False, timeout=timeout)
 
 
-def data_options(target: Target, image: Image, label: str) -> list[str]:
-    """Create what the storage needs, and return the options of ``docker run`` that mount it."""
-    storage = target.storage
+def data_source(instance: Instance) -> str:
+    """Return what is mounted, or the engine's folder of it; "" for the container's own layer."""
+    storage = instance.target.storage
     if storage is None or storage.name == storage.driver:
-        return []
-    if storage.name == "volume":
-        return ["--mount", "type=volume,dst=/data"]  # anonymous: it goes with its container
-    source = data_source(storage, image, label)
-    if storage.name in UNIONS:
-        _mount_union(target, image, _union(storage, label), storage.name)
-    elif target.host.run("test", "-d", source, check=False).status != 0:
-        _copy_data(target, image, source)
+        return ""
+    name = f"{instance.image.name}-{instance.image.digest.rpartition(':')[2][:12]}"
+    sources = {"bind": f"{storage.directory}/bind/{name}", "volume": "volumes"}
+    return sources.get(storage.name, f"{storage.directory}/unions/{instance.label}/union")
+
+
+def data_options(instance: Instance) -> list[str]:
+    """Create what the storage needs, and return the options of ``docker run`` that mount it."""
+    source, target, run = data_source(instance), instance.target, instance.target.host.run
+    if source in ("", "volumes"):  # an anonymous volume goes with its container
+        return ["--mount", "type=volume,dst=/data"] if source else []
+    if source.endswith("/union"):
+        _mount_union(instance, source)
+    elif run("test", "-d", source, check=False).status != 0:
+        made = f"{source}.new"  # it gets its name last, when the copy is complete
+        create = ("create", "--label", "labkit=storage", instance.image.reference, "true")
+        container = _docker(target, *create).check().stdout.strip()
+        run("rm", "-rf", "--", made)
+        run("mkdir", "-p", made)
+        _docker(target, "cp", "--archive", f"{container}:/data/.", made, timeout=600).check()
+        _docker(target, "rm", container).check()
+        run("mv", made, source)
     return ["--mount", f"type=bind,src={source},dst=/data"]
 
 
-def data_source(storage: Storage, image: Image, label: str) -> str:
-    """Return what is mounted, or the engine's folder of it; "" for the engine's driver."""
-    name = f"{image.name}-{image.digest.rpartition(':')[2][:12]}"
-    sources = {"bind": f"{storage.directory}/bind/{name}", "volume": "volumes"}
-    sources |= dict.fromkeys(UNIONS, f"{_union(storage, label)}/union")
-    return sources.get(storage.name, "")
-
-
-def _union(storage: Storage, label: str) -> str:
-    return f"{storage.directory}/unions/{label}"
-
-
-def _copy_data(target: Target, image: Image, place: str) -> None:
-    """Copy an image's files of /data; the directory gets its name last, when it is complete."""
-    made, run = f"{place}.new", target.host.run
-    create = ("create", "--label", "labkit=storage", image.reference, "true")
-    container = _docker(target, *create).check().stdout.strip()
-    run("rm", "-rf", "--", made)
-    run("mkdir", "-p", made)
-    _docker(target, "cp", "--archive", f"{container}:/data/.", made, timeout=600).check()
-    _docker(target, "rm", container).check()
-    run("mv", made, place)
-
-
-def _mount_union(target: Target, image: Image, place: str, kind: str) -> None:
+def _mount_union(instance: Instance, union: str) -> None:
     """Mount /data of the layers that the engine's driver keeps, the uppermost first, read-only."""
-    keys, run = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}", target.host.run
-    kept = _docker(target, "image", "inspect", "--format", keys, image.reference).check().stdout
+    keys, run = (
+        "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}",
+        instance.target.host.run,
+    )
+    inspect = ("image", "inspect", "--format", keys, instance.image.reference)
+    kept = _docker(instance.target, *inspect).check().stdout
     layers = [one for one in kept.strip().split(":") if one.startswith("/")]
     named = ("-maxdepth", "1", "-type", "d", "-name", "data")
     lower = run("find", *layers, *named).stdout.splitlines()
     # Above them is an empty directory to write to.
-    written, work, union = (f"{place}/{name}" for name in ("written", "work", "union"))
+    written, work = (union.removesuffix("union") + name for name in ("written", "work"))
     run("mkdir", "-p", written, work, union)
-    if kind == "aufs":
+    if instance.placement.storage == "aufs":
         branches = ":".join([f"{written}=rw", *(f"{layer}=ro" for layer in lower)])
         run("mount", "-t", "aufs", "-o", f"br={branches}", "none", union)
     else:
         over = f"lowerdir={':'.join(lower)},upperdir={written},workdir={work}"
         run("fuse-overlayfs", "-o", over, union)
-
-
-def release_data(target: Target, label: str) -> None:
-    """Remove the container's union, if it has one."""
-    if target.storage and target.storage.name in UNIONS:
-        place, run = _union(target.storage, label), target.host.run
-        if run("umount", f"{place}/union", check=False).status != 0:  # busy, or never mounted
-            run("umount", "--lazy", f"{place}/union", check=False)
-        run("rm", "-rf", "--one-file-system", "--", place)

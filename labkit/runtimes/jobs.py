@@ -1,10 +1,4 @@
-"""Placements that are detached jobs: processes, and containers whose engine has no daemon.
-
-Such an engine has a program that holds a container, in the foreground of the job. It publishes no
-ports, so that labkit does it with firewall rules.
-"""
-
-from __future__ import annotations
+"""Placements that are detached jobs: processes, and containers whose engine has no daemon."""
 
 import shlex
 from abc import abstractmethod
@@ -27,22 +21,23 @@ exec "$@"
 
 def withdraw(host: Host, label: str, *, exact: bool = False) -> list[str]:
     """Remove the rules that publish ports of labels that begin so, or are so; return the rules."""
-    listed = host.run(*_NAT, "-S", "PREROUTING").stdout.splitlines()
-    rules = [shlex.split(line)[1:] for line in listed if f"labkit={label}" in line]
-    removed = [rule for rule in rules if not exact or f"labkit={label}" in rule]
-    for rule in removed:
-        host.run(*_NAT, "-D", *rule)
-    return [" ".join(rule) for rule in removed]
+    mark, removed = f"labkit={label}", list[str]()
+    for line in host.run(*_NAT, "-S", "PREROUTING").stdout.splitlines():
+        rule = shlex.split(line)[1:]
+        if mark in (rule if exact else line):
+            host.run(*_NAT, "-D", *rule)
+            removed.append(" ".join(rule))
+    return removed
 
 
 class Jobs(Engine):
-    """Starts each workload as a job, or a program as one that holds its container."""
+    """Starts each workload, or the holder of its container, as a job."""
 
     impossible: ClassVar[dict[str, str]] = {
         "overlay": "it has no network of its own between hosts; Swarm's are Docker's",
         "weave": "Weave Net is a plugin of the Docker Engine",
     }
-    #: The name of that program's process, if there is one.
+    #: The program in the foreground of the job that holds the container, if there is one.
     holder: ClassVar[str] = ""
 
     @abstractmethod
@@ -61,8 +56,14 @@ class Jobs(Engine):
             pid = host.call("find_workload", holder=job.pid, argv=wanted, timeout=90)
         except CommandFailed as error:
             raise instance.failed(f"{error.why}: {self.logs(instance)}") from error
-        if network and network.name == "nat":
-            _publish(instance, network.address(instance.target.place))
+        if network and network.name == "nat" and instance.workload.port:
+            # The engine publishes no ports.
+            target, port = instance.target, str(instance.workload.port)
+            mark = ("-m", "comment", "--comment", f"labkit={instance.label}")
+            to = ("-j", "DNAT", "--to-destination", f"{network.address(target.place)}:{port}")
+            for protocol in instance.workload.protocols:
+                flows = ("-d", target.address, "-p", protocol, "--dport", port)
+                host.run(*_NAT, "-A", "PREROUTING", *flows, *mark, *to)
         return Started(pid)
 
     def stop(self, instance: Instance) -> None:
@@ -79,24 +80,12 @@ class Jobs(Engine):
         return instance.target.host.run("cat", *files, check=False).stdout
 
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
-        raise PlacementError(
-            f"cannot run a client inside a container of {instance.placement.runtime}",
-            remedy="place the client with docker(...)",
-        )
+        what = f"cannot run a client inside a container of {instance.placement.runtime}"
+        raise PlacementError(what, remedy="place the client with docker(...)")
 
     def expect(self, instance: Instance, started: Started) -> Facts:
         facts = base.of_container(instance, instance.network, instance.group, self.holder)
         return {**facts, "layer over": instance.image.rootfs}
-
-
-def _publish(instance: Instance, address: str) -> None:
-    """Add the rules that lead from the host's port to a container's."""
-    target, port = instance.target, str(instance.workload.port)
-    for protocol in instance.workload.protocols if instance.workload.port else ():
-        flows = ("-d", target.address, "-p", protocol, "--dport", port)
-        mark = ("-m", "comment", "--comment", f"labkit={instance.label}")
-        to = ("-j", "DNAT", "--to-destination", f"{address}:{port}")
-        target.host.run(*_NAT, "-A", "PREROUTING", *flows, *mark, *to)
 
 
 class Bare(Jobs):
@@ -111,18 +100,15 @@ class Bare(Jobs):
 
     def expect(self, instance: Instance, started: Started) -> Facts:
         level = instance.placement.baseline_level
-        limited = base.of_limits(instance.placement.limits) if level == "cgroup" else {}
-        # Even an empty table of rules costs time for every packet.
-        rules = {"rules of the host": "none"} if level == "clean" else {"engine rules": "yes"}
-        return {
-            **base.of_process(instance, None),
+        facts = dict(base.of_process(instance, None)) | {
             "mounts": "the host's",
             "seccomp filter": "none",
             "root": instance.image.rootfs if level in ("chroot", "cgroup") else "/",
             "control group": instance.group if level == "cgroup" else "none",
-            **limited,
-            **rules,
+            # Even an empty table of rules costs time for every packet.
+            **({"rules of the host": "none"} if level == "clean" else {"engine rules": "yes"}),
         }
+        return {**facts, **(base.of_limits(instance.placement.limits) if level == "cgroup" else {})}
 
 
 def in_group(instance: Instance, argv: Sequence[str]) -> list[str]:

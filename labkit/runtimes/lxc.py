@@ -1,7 +1,5 @@
 """LXC containers, started by LXC's own tools."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -9,8 +7,6 @@ from labkit.hosts import script
 from labkit.runtimes.base import Instance
 from labkit.runtimes.jobs import Jobs, limit_files
 
-#: The files with limits that only version 2 of control groups has.
-_VERSION2 = ("cpu.weight", "cpu.max", "memory.max")
 # Runs a command where /sys shows the network namespace that it is in.
 _OWN_SYSFS = """mkdir -p "$1"; mount --rbind /sys/fs/cgroup "$1"
 mount -t sysfs sysfs /sys
@@ -27,10 +23,38 @@ class Lxc(Jobs):
 
     def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Write the container's configuration, and return the command that starts it."""
-        host, folder, name = instance.target.host, instance.folder, instance.label
-        network, file = instance.network, f"{folder}/{name}/config"
+        target, folder, name = instance.target, instance.folder, instance.label
+        host, network, group = target.host, instance.network, instance.group.lstrip("/")
         host.run("mkdir", "-p", f"{folder}/{name}/upper")
-        lines = [f"lxc.{key} = {value}\n" for key, value in _settings(instance).items()]
+        settings = {
+            "uts.name": name,
+            "rootfs.path": f"overlay:{instance.image.rootfs}:{folder}/{name}/upper",
+            "mount.auto": "proc:mixed sys:ro",
+            "seccomp.profile": "/usr/share/lxc/config/common.seccomp",
+            "cap.drop": "mac_admin mac_override sys_time sys_module sys_rawio",
+            "cgroup.dir.container": group,
+            "cgroup.dir.monitor": f"{group}-monitor",
+            "console.logfile": f"{folder}/console",
+            "net.0.type": "none",
+        }
+        if network:
+            settings |= {
+                "net.0.type": "macvlan" if network.parent else "veth",
+                "net.0.name": "eth0",
+                "net.0.flags": "up",
+                "net.0.link": network.parent or network.bridge,
+                "net.0.hwaddr": network.hardware(target.place),
+                "net.0.ipv4.address": f"{network.address(target.place)}/{network.prefix}",
+                **({"net.0.macvlan.mode": "bridge"} if network.parent else {}),
+                **({"net.0.ipv4.gateway": network.gateway} if network.gateway else {}),
+            }
+        version2 = bool(host.call("read", path="/sys/fs/cgroup/cgroup.controllers"))
+        for key, text in limit_files(instance.placement.limits).items():
+            only_version2 = key in ("cpu.weight", "cpu.max", "memory.max")
+            if key == "cpuset.cpus" or only_version2 == version2:
+                settings[f"{'cgroup2' if version2 else 'cgroup'}.{key}"] = text
+        file = f"{folder}/{name}/config"
+        lines = [f"lxc.{key} = {value}\n" for key, value in settings.items()]
         host.run("tee", file, input="".join(lines))
         start = ["lxc-start", "-F", "-P", folder, "-n", name, "-f", file, "--", *argv]
         link = (network.bridge or network.parent) if network else "lo"
@@ -46,36 +70,3 @@ class Lxc(Jobs):
         host.run("lxc-stop", "-k", *named, check=False)
         super().stop(instance)
         host.call("remove_group", group=f"{instance.group}-monitor")
-
-
-def _settings(instance: Instance) -> dict[str, str]:
-    """Return the container's configuration, with limits for the host's version of groups."""
-    target, folder, group = instance.target, instance.folder, instance.group.lstrip("/")
-    version2 = bool(target.host.call("read", path="/sys/fs/cgroup/cgroup.controllers"))
-    key = "cgroup2" if version2 else "cgroup"
-    settings = {
-        "uts.name": instance.label,
-        "rootfs.path": f"overlay:{instance.image.rootfs}:{folder}/{instance.label}/upper",
-        "mount.auto": "proc:mixed sys:ro",
-        "seccomp.profile": "/usr/share/lxc/config/common.seccomp",
-        "cap.drop": "mac_admin mac_override sys_time sys_module sys_rawio",
-        "cgroup.dir.container": group,
-        "cgroup.dir.monitor": f"{group}-monitor",
-        "console.logfile": f"{folder}/console",
-        "net.0.type": "none",
-    }
-    if network := instance.network:
-        settings |= {
-            "net.0.type": "macvlan" if network.parent else "veth",
-            "net.0.name": "eth0",
-            "net.0.flags": "up",
-            "net.0.link": network.parent or network.bridge,
-            "net.0.hwaddr": network.hardware(target.place),
-            "net.0.ipv4.address": f"{network.address(target.place)}/{network.prefix}",
-            **({"net.0.macvlan.mode": "bridge"} if network.parent else {}),
-            **({"net.0.ipv4.gateway": network.gateway} if network.gateway else {}),
-        }
-    for name, text in limit_files(instance.placement.limits).items():
-        if name == "cpuset.cpus" or (name in _VERSION2) == version2:
-            settings[f"{key}.{name}"] = text
-    return settings

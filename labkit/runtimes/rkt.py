@@ -1,10 +1,7 @@
-"""Pods of rkt, whose development ended in 2020, with systemd of the host as their first stage.
+"""Pods of rkt, with systemd of the host as their first stage.
 
-As its project left it, rkt mounts unused controllers of version 1 as new hierarchies of the whole
-machine where control groups of versions 1 and 2 are mixed (data/README.md: the local changes).
+Where control groups are mixed it mounts unused controllers of version 1 for the whole machine.
 """
-
-from __future__ import annotations
 
 import json
 import threading
@@ -12,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from labkit.errors import UNPACKAGED
-from labkit.hosts.target import Network
 from labkit.runtimes.base import Facts, Instance, Started
 from labkit.runtimes.jobs import Jobs, in_group
 
@@ -39,11 +35,19 @@ class Rkt(Jobs):
     def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Store the image, which takes seconds once, and return the command in a control group."""
         host, folder, network = instance.target.host, instance.folder, instance.network
-        image, _ = stored(instance)
+        image = stored(instance)[0]
         name = f"labkit-{instance.label}" if network else "host"
         host.run("mkdir", "-p", f"{folder}/net.d")
-        if network:
-            conf = json.dumps(_network(instance, network, name))
+        if network:  # of CNI, with a single address
+            address = network.address(instance.target.place)
+            ipam: dict[str, Any] = {"type": "host-local", "subnet": network.subnet}
+            ipam |= {"rangeStart": address, "rangeEnd": address}
+            if network.gateway:
+                ipam |= {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway}
+            device = {"type": "bridge", "bridge": network.bridge}
+            if network.parent:
+                device = {"type": "macvlan", "master": network.parent, "mode": "bridge"}
+            conf = json.dumps({"name": name, **device, "ipam": ipam})
             host.run("tee", f"{folder}/net.d/10-labkit.conf", input=conf)
         words = _rkt(instance, f"--local-config={folder}", "--insecure-options=image,paths,ondisk")
         words += ["run", f"--net={name}", f"--uuid-file-save={folder}/uuid", "--dns=none"]
@@ -51,7 +55,7 @@ class Rkt(Jobs):
         return in_group(instance, words)
 
     def start(self, instance: Instance) -> Started:
-        """Start it; give it the hardware address that others know: rkt tells them of no other."""
+        """Start it, with the hardware address that others know: rkt tells them of no other."""
         started = super().start(instance)
         if network := instance.network:
             words = ("address", network.hardware(instance.target.place))
@@ -60,14 +64,10 @@ class Rkt(Jobs):
         return started
 
     def expect(self, instance: Instance, started: Started) -> Facts:
-        """Return also where rkt has its own copy of the image."""
         return {**super().expect(instance, started), "layer over": stored(instance)[1]}
 
     def stop(self, instance: Instance) -> None:
-        """Stop the pod first, as the job's own end would leave what systemd-nspawn started.
-
-        It is removed by the host in whose network its interfaces are.
-        """
+        """Stop the pod first, as the job's own end would leave what systemd-nspawn started."""
         host = instance.target.host
         if pod := host.call("read", path=f"{instance.folder}/uuid"):
             host.run(*_rkt(instance), "stop", "--force", pod, check=False)
@@ -81,11 +81,7 @@ class Rkt(Jobs):
 
 
 def stored(instance: Instance) -> tuple[str, str]:
-    """Return the image's name in rkt's store, and the directory of its files there.
-
-    An archive of a manifest and a root file system is made and unpacked once, beside the unpacked
-    image. Device nodes are left out, as rkt reads what an image holds, and /dev/zero has no end.
-    """
+    """Return the image's name in rkt's store, made once, and the directory of its files there."""
     host, store = instance.target.host, _store(instance)
     with _STORING:
         if known := host.call("read", path=f"{store}/image").splitlines():
@@ -94,6 +90,7 @@ def stored(instance: Instance) -> tuple[str, str]:
         host.run("mkdir", "-p", made)
         host.run("tee", f"{made}/manifest", input=json.dumps(_MANIFEST))
         folders = ("-C", made, "manifest", "-C", store.removesuffix("/rkt"), "rootfs")
+        # rkt reads what an image holds, and /dev/zero has no end.
         host.run("tar", "-cf", f"{made}/aci", "--exclude=rootfs/dev/*", *folders, timeout=600)
         image = host.run(*rkt, "fetch", "--full", f"{made}/aci", timeout=600).stdout.split()[-1]
         pod = host.run(*rkt, "prepare", "--quiet", image, timeout=600).stdout.strip()
@@ -113,16 +110,3 @@ def _store(instance: Instance) -> str:
 
 def _rkt(instance: Instance, *options: str) -> list[str]:
     return ["rkt", f"--dir={_store(instance)}/data", *options]
-
-
-def _network(instance: Instance, network: Network, name: str) -> dict[str, Any]:
-    """Return the configuration of a CNI network with a single address."""
-    address = network.address(instance.target.place)
-    ipam: dict[str, Any] = {"type": "host-local", "subnet": network.subnet}
-    ipam |= dict.fromkeys(("rangeStart", "rangeEnd"), address)
-    if network.gateway:
-        ipam |= {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway}
-    device = {"type": "bridge", "bridge": network.bridge}
-    if network.parent:
-        device = {"type": "macvlan", "master": network.parent, "mode": "bridge"}
-    return {"name": name, **device, "ipam": ipam}
