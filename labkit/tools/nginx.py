@@ -1,20 +1,10 @@
 """nginx, a web server with two files, and loads on it over HTTP/1.1 at a constant rate.
 
-The files (of 1,024 and 1,048,576 bytes) and the configuration are created when the server starts,
-in its work folder, or in ``/run`` of a container.
-
-h2load tells the time of every request. Each connection has its own schedule, a request every
-connections / rate seconds. They are opened over most of the first such interval; given a duration,
-the tool would open all at once, and send bursts. A request that is due while its connection still
-waits is handed over only then, and that wait is not in its latency (coordinated omission):
-``held_up`` counts the requests that took longer than the interval. ``late_ns`` is the delay behind
-the rate since the first request, up to 10 ms of which come from connections that were opened late.
-The log is of the wall clock, which somebody may set: a step is taken out.
-
-wrk2 is the paper's tool, which no distribution packages (Debian's ``wrk`` is another, without a
-rate). Its latencies count from when a request was due by the schedule of its connection. It prints
-a histogram and no single request. Within a thread its connections begin 5 ms apart, which matters
-for the rate of a short run. A longer run than ten seconds discards what it measured in these.
+h2load tells the time of every request. One that is due while its connection still waits is handed
+over only then, and that wait is not in its latency (coordinated omission): ``held_up`` counts the
+requests that took longer than an interval. ``late_ns`` is the delay behind the rate. The paper's
+wrk2 (Debian's ``wrk`` is another tool) counts latencies from when a request was due, and prints a
+histogram; a run of more than ten seconds discards what it measured in these.
 """
 
 import re
@@ -34,7 +24,6 @@ WARMUP, GRACE = 0.5, 0.5
 #: The shortest step of the wall clock that is told from a late request (us); the most in a run.
 _STEP_US, _MOST_STEPS = 5_000, 2
 _DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
-#: Bytes of the files.
 _SIZES = {"1k": 1 << 10, "1m": 1 << 20}
 #: Threads of wrk2 among which the connections are divided, and units and patterns of its output.
 THREADS = 2
@@ -67,7 +56,6 @@ http {{
 }}
 """
 _IN_FRONT = "daemon off; pid nginx.pid; user www-data; worker_processes 1;"
-#: Its main process holds the socket.
 SERVER = Workload(tuple(script(_START, _CONFIG, _IN_FRONT)), PORT, "tcp", "apps")
 
 probe_h2load = base.prober(r"nghttp2/(\S+)", "h2load", "--version", package="nghttp2-client")
@@ -76,7 +64,8 @@ probe_wrk2 = base.prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", "wrk2", "-v")
 
 def h2load(address: str, *, file: str, seconds: float, rate: int, connections: int) -> Client:
     """Return the client: `rate` requests per second, which ends whatever the server does."""
-    # Connections are opened at the rate, as each sends its first request at once.
+    # Connections are opened at the rate, as each sends its first request at once; those that come
+    # late are up to 10 ms late for good. Given a duration, it would open all at once.
     at_once = min(connections, max(1, round(rate / 1000)))
     period, planned = max(1, round(1000 * at_once / rate)), WARMUP + seconds + GRACE
     argv = f"h2load --h1 --requests={round(rate * (WARMUP + seconds))} --clients={connections}"
@@ -102,16 +91,20 @@ def parse_h2load(
             raise ValueError(f"its log has {len(status)} of {done} requests")
         if (took[status > 0] <= 0).any() or not (status > 0).any():
             raise ValueError("no request was answered, or one took no time")
-        if (np.diff(start + took) < -_STEP_US).any():
-            raise ValueError("the times of its log go back: was the wall clock set?")
+        back = np.diff(start + took).min(initial=0)
         order = np.argsort(start, kind="stable")
         start, status, took = start[order] - start.min(), status[order], took[order]
+        late = start - np.arange(len(start)) * 1_000_000 // rate
+        slow = took * rate > connections * 1_000_000
+        # A late request is followed by some that are on time again; after a step of the wall clock
+        # none is, as where connections wait for answers. A load that does not keep to its schedule
+        # at all seems to have many steps.
+        least = np.minimum.accumulate(late[::-1])[::-1][: max(0, len(late) - connections + 1)]
+        steps = np.count_nonzero(np.diff(least) >= _STEP_US) * (not slow.any())
+        if back < -_STEP_US or 0 < steps <= _MOST_STEPS:
+            raise ValueError("the wall clock of its log was set while it ran")
         answered = status > 0
         unlogged = sum(without) - int((~answered).sum())
-        due, slow = np.arange(len(start)) * 1_000_000 // rate, took * rate > connections * 1_000_000
-        # Connections that wait for answers are late for good, as after a step of the clock.
-        steps = _steps(start - due, connections) * (not slow.any())
-        start -= np.cumsum(steps)
         begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
         measured = (start >= begin) & (start < end)
         kept, ended = measured & answered, (start + took >= begin) & (start + took < end)
@@ -119,8 +112,8 @@ def parse_h2load(
         metrics = base.scheduled("requests_per_s", achieved, rate)
         carried = int((ended & (status == 200)).sum()) * size
         metrics["throughput_mbit_per_s"] = carried * 8e-6 / seconds
-        samples = {"start_ns": start - begin, "late_ns": np.maximum(start - due, 0)}
-        samples = {name: one[kept] * 1000 for name, one in {**samples, "latency_ns": took}.items()}
+        samples = {"start_ns": start - begin, "late_ns": np.maximum(late, 0), "latency_ns": took}
+        samples = {name: one[kept] * 1000 for name, one in samples.items()}
         metrics |= base.latency(samples["latency_ns"])
         metrics |= base.latency(samples["latency_ns"] + samples["late_ns"], "due_latency_ns")
         if kept.any():
@@ -134,21 +127,7 @@ def parse_h2load(
         metrics[name] = float(which.sum())
         flags += base.flag(f"{which.sum()} of {measured.sum()} {words}", which.any())
     flags += base.flag(f"{unlogged} requests failed before they were logged", unlogged > 0)
-    for step in steps[steps > 0]:
-        flags += base.flag(f"the clock was set forward by {step / 1000:,.0f} ms")
     return Measurement(samples, metrics, len(start), flags)
-
-
-def _steps(late: base.Column, connections: int) -> base.Column:
-    """Return by how many us the wall clock was set forward just before each request.
-
-    A late request is followed by some that are on time again, as the schedule goes on; after a step
-    none is. A load that does not keep to its schedule at all seems to have many steps.
-    """
-    least = np.minimum.accumulate(late[::-1])[::-1]
-    steps = np.diff(least, prepend=least[0])
-    steps[(steps < _STEP_US) | (np.arange(len(late)) > len(late) - connections)] = 0
-    return steps if np.count_nonzero(steps) <= _MOST_STEPS else np.zeros_like(steps)
 
 
 def wrk2(address: str, *, file: str, seconds: int, rate: int, connections: int) -> Client:
@@ -184,21 +163,19 @@ def parse_wrk2(
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
         metrics |= base.scheduled("requests_per_s", reached, rate)
         metrics["throughput_mbit_per_s"] = float(read) * _BYTES[unit_b] * 8e-6 / lasted
-    # The connections begin one after the other: what they could not send meanwhile is not missing.
+    # The connections of a thread begin 5 ms apart: what they could not send then is not missing.
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
-    other, errors = (
-        sum(int(one) for groups in found(kind) for one in groups) for kind in (_OTHER, _ERRORS)
-    )
-    flags += base.flag(f"{other} of {requests} answers were not the file", other)
-    flags += base.flag(f"{errors} of {requests} errors", errors)
-    metrics |= {"not_200": float(other), "socket_errors": float(errors)}
+    for name, pattern, words in (
+        ("not_200", _OTHER, "answers were not the file"),
+        ("socket_errors", _ERRORS, "errors"),
+    ):
+        number = sum(int(one) for groups in found(pattern) for one in groups)
+        metrics[name] = float(number)
+        flags += base.flag(f"{number} of {requests} {words}", number)
     return Measurement({}, metrics, requests, flags)
 
 
 LOADS = {"h2load": (probe_h2load, h2load), "wrk2": (probe_wrk2, wrk2)}
 _OPTIONS = {"rate": 3000, "connections": 100}
-APPLICATIONS = {
-    "nginx 1 KB": {"file": "1k", **_OPTIONS},
-    "nginx 1 MB": {"file": "1m", **_OPTIONS},
-}
+APPLICATIONS = {"nginx 1 KB": {"file": "1k", **_OPTIONS}, "nginx 1 MB": {"file": "1m", **_OPTIONS}}

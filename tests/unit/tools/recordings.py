@@ -1,7 +1,5 @@
 """Recorded output of every tool, with the parser of each, and the command lines of every tool."""
 
-from __future__ import annotations
-
 import json
 import math
 import socket
@@ -61,7 +59,7 @@ PARSERS: dict[str, Callable[..., Measurement]] = {
     "h2load": partial(H2LOAD, rate=200, connections=10, seconds=1.0, warmup=0.5),
     "h2load, fast": partial(H2LOAD, rate=10_000, seconds=0.2, connections=100, warmup=0.1),
     "h2load, once": ONCE.parse,
-    "h2load, step": partial(H2LOAD, rate=200, seconds=9.0, connections=200, warmup=1.0),
+    "h2load, cases": partial(H2LOAD, rate=200, seconds=9.0, connections=200, warmup=1.0),
     "iperf3 tcp": iperf3.parse,
     "iperf3 udp": iperf3.parse,
     "linpack": services.parse_linpack,
@@ -89,8 +87,6 @@ file_operations: file-operations-first-write-de.json
 h2load: h2load.txt h2load.log
 h2load, fast: h2load-rate-not-reached.txt h2load-rate-not-reached.log
 h2load, once: h2load-1m-run.json, h2load-404-run.json
-h2load, step: cases/h2load-clock-20ms/out.txt cases/h2load-clock-20ms/requests.log
-h2load, step: cases/h2load-clock-forward/out.txt cases/h2load-clock-forward/requests.log
 iperf3 tcp: iperf3-tcp.json, iperf3-udp-lossy.json, cases/iperf3-nan-in-interval/out.json
 iperf3 udp: iperf3-udp.json
 linpack: linpack.txt
