@@ -1,15 +1,13 @@
 """Benchmark tools: ``from labkit.tools import services, thrift_rpc``; and applications.
 
-An application is a server, and a load on it whose metrics have the same names for every tool. The
-papers' loads on memcached and nginx, memtier_benchmark and wrk2, are taken where a study asks for
-them (`with_tools`); otherwise labkit's own load and h2load, which time every operation.
+An application is a server, and a load on it whose metrics have the same names for every tool. By
+default the loads time every operation; `with_tools` takes those of the papers.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from labkit.errors import ToolOutput
@@ -19,23 +17,16 @@ from labkit.tools import iperf3, memcached, nginx, pgbench
 from labkit.tools.base import Client, Measurement, first_built, flag, one_of
 from labkit.tools.ping_pong import sockperf
 
-__all__ = ["APPLICATIONS", "Client", "Measurement", "ToolOutput", "families"]
-__all__ += ["measure_in_turn", "one_of", "sockperf", "waiting", "with_tools"]
-#: From this share of its CPUs on, a load is flagged as the possible bottleneck.
-SATURATED = 0.95
-#: Families of applications: modules with `SERVER`, `LOADS` (probe and client of each tool, of which
-#: the first is the default), and `APPLICATIONS` (options of the load by name, the paper's).
-FAMILIES: Mapping[str, ModuleType] = {
-    "iperf3": iperf3,
-    "memcached": memcached,
-    "nginx": nginx,
-    "postgresql": pgbench,
-}
+__all__ = ["APPLICATIONS", "Client", "Measurement", "ToolOutput", "families", "measure_in_turn"]
+__all__ += ["sockperf", "waiting", "with_tools"]
+#: Modules with `SERVER`, `LOADS` (probe and client of each tool, the default first), and
+#: `APPLICATIONS` (options of the load by name).
+FAMILIES = {"iperf3": iperf3, "memcached": memcached, "nginx": nginx, "postgresql": pgbench}
 
 
 @dataclass(frozen=True)
 class Application:
-    """A server that a family shares, and the load that measures it, with its tool and probe."""
+    """A server that a family shares, and the load on it, with its tool and probe."""
 
     name: str
     family: str
@@ -52,7 +43,7 @@ class Application:
             found = client.parse(stdout, log)
             share = found.metrics.get("tool_cpu", 0.0)
             limit = f"the load used {share:.0%} of its CPUs: it may be the limit"
-            flags = (*found.flags, *flag(limit, share > SATURATED))
+            flags = (*found.flags, *flag(limit, share > 0.95))
             return replace(found, flags=tuple(f"{self.name}: {text}" for text in flags))
 
         return replace(client, parse=parse)
@@ -96,9 +87,8 @@ def measure_in_turn(
 ) -> Measurement:
     """Measure applications of a family with one server, and one client on the second host.
 
-    They take turns from block to block. The trial's row is that of the application `first`, the
-    others are rows, too, each with the evidence of its own window. `loads` are options by family
-    and by application.
+    They take turns from block to block. The trial's row is that of the application `first`; the
+    others are rows, too. `loads` are options by family and by application.
     """
     order, measured = deque(applications), dict[str, Measurement]()
     order.rotate(-trial.turn)

@@ -1,9 +1,4 @@
-"""Clients and measurements: the interface between a tool and a trial; and what readers share.
-
-A tool has functions that return a `Client` or a server to place (`labkit.placement.Workload`),
-``probe(host)``, and a reader of text that makes a `Measurement`. Readers refuse what contradicts
-itself: a key that occurs twice, a row that is cut off, a failure that the tool reports.
-"""
+"""Clients and measurements, the interface between a tool and a trial, and readers of output."""
 
 import json
 import os
@@ -24,7 +19,7 @@ from labkit.paths import project
 from labkit.process import announce
 
 Column = NDArray[np.int64]
-#: Debian's interpreter, which runs the programs of ``labkit/tools/programs`` in every image.
+#: Debian's interpreter, which runs ``labkit/tools/programs`` in every image.
 PYTHON = "/usr/bin/python3"
 #: Tools that no distribution packages: images get what is in ``containers/apps/local``.
 UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
@@ -38,7 +33,6 @@ _FAILURE = re.compile(
 _VERSION = re.compile(r"(?:version\W+(?:[a-z]\w* )?|^\w+ \()(\d+(?:\.\d+)+)", re.MULTILINE)
 #: A rate counts as reached from this share of the requested one; and how its flag begins.
 REACHED, NOT_REACHED = 0.99, "rate not reached"
-#: The quantiles of `latency`, by the last part of their names.
 _QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
@@ -84,11 +78,8 @@ class Client:
 
 
 def python(program: str, action: str, **options: object) -> tuple[str, ...]:
-    """Return the command that prints the JSON of a call in a file of ``labkit/tools/programs``.
-
-    The text itself is an argument, and needs only Python's standard library (and Thrift), so that
-    the same program runs in a container, in a chroot and on a host.
-    """
+    """Return the command that prints the JSON of a call in a file of ``labkit/tools/programs``."""
+    # The text itself is an argument, so that it runs in a container, in a chroot and on a host.
     text = Path(__file__).with_name("programs").joinpath(f"{program}.py").read_text()
     call = "globals()[sys.argv[1]](*sys.argv[3:], **json.loads(sys.argv[2]))"
     text += f"\n\nimport json, sys\nprint(json.dumps({call}))\n"
@@ -119,12 +110,12 @@ def is_built(tool: str) -> bool:
 
 def first_built(text: str, known: Collection[str]) -> str:
     """Return the first of tools such as ``"wrk2 or h2load"`` that images have, or the last."""
-    names = text.split(" or ")
+    first, *_ = names = text.split(" or ")
     for name in names:
         one_of("tool", name, known)
     chosen = next(filter(is_built, names), names[-1])
-    if chosen != names[0]:
-        announce(f"{names[0]} is not in containers/apps/local: {chosen} takes its place")
+    if chosen != first:
+        announce(f"{first} is not in containers/apps/local: {chosen} takes its place")
     return chosen
 
 
@@ -136,10 +127,7 @@ def one_of(what: str, value: object, known: Collection[str]) -> None:
 
 @contextmanager
 def reading(tool: str, text: str, log: str = "", *, needs: str = "") -> Iterator[None]:
-    """Turn whatever goes wrong while output is read into `ToolOutput`, which shows the output.
-
-    A failure that the tool itself reports comes first. `needs` names the oldest version to read.
-    """
+    """Turn what goes wrong while output is read into `ToolOutput`; `needs` is a version."""
     try:
         if failure := _FAILURE.search(text):
             raise ValueError(f"it reports a failure: {failure[0].strip()}")
@@ -147,14 +135,13 @@ def reading(tool: str, text: str, log: str = "", *, needs: str = "") -> Iterator
     except _WRONG as error:
         shown = text.strip() or log.strip() or "(nothing)"
         shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
+        why = f"there is no result ({error!r}); it printed: {shown}"
         says = "".join(f"; this says {version}" for version in _VERSION.findall(text)[:1])
-        raise ToolOutput(
-            f"cannot read the output of {tool}",
-            why=f"there is no result ({error!r}); it printed: {shown}",
-            remedy=(f"needs {needs} or later{says}; " if needs else "")
-            + "see the trial's raw output; run the same command in the image by hand",
-            evidence={"stdout": text[-4000:], "log": log[:2000]},
-        ) from None
+        remedy = f"needs {needs} or later{says}; " if needs else ""
+        remedy += "see the trial's raw output; run the same command in the image by hand"
+        kept = {"stdout": text[-4000:], "log": log[:2000]}
+        what = f"cannot read the output of {tool}"
+        raise ToolOutput(what, why=why, remedy=remedy, evidence=kept) from None
 
 
 def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -171,11 +158,9 @@ def json_in(text: str) -> dict[str, Any]:
     """Return the JSON object that begins the first line with a brace."""
     # C prints numbers that JSON does not have, such as -nan.
     number = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
-    start = re.search(r"^\{", number, re.MULTILINE)
-    if not start:
-        raise ValueError("there is no JSON object")
+    _, brace, rest = f"\n{number}".partition("\n{")
     decoder = json.JSONDecoder(object_pairs_hook=unique)
-    return dict(decoder.raw_decode(number, start.start())[0])
+    return dict(decoder.raw_decode(brace.strip() + rest)[0])
 
 
 def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
@@ -189,8 +174,7 @@ def rows(text: str, columns: int, separator: str) -> Column:
     """Return the columns of lines of so many integers."""
     line = separator.join([r"-?[0-9]+"] * columns)
     if not re.fullmatch(f"(?:{line}\n)+", text):
-        how = "cut off" if text and not text.endswith("\n") else "wrong or empty"
-        raise ValueError(f"its log is {how}: it has lines of {columns} integers")
+        raise ValueError(f"its log is empty, cut off or not lines of {columns} integers")
     values = np.array(text.replace(separator, "\n").split(), dtype=np.int64)
     return values.reshape(-1, columns).T.copy()
 
@@ -207,17 +191,13 @@ def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tupl
 
 
 def paused(times: Column) -> tuple[str, ...]:
-    """Return the flag of a pause in the times of messages (ns), or none.
-
-    It takes 0.5 s or more, and ten times as long as 99 % of the others.
-    """
+    """Return the flag of a pause between messages (ns): 0.5 s, and ten times 99 % of the others."""
     times = np.sort(times)
     gaps = np.diff(times)
     if len(gaps) < 100 or gaps.max() < max(500_000_000, 10 * np.quantile(gaps, 0.99)):
         return ()
     after, length = (times[gaps.argmax()] - times[0]) / 1e9, gaps.max() / 1e9
-    pause = f"pause of {length:.2f} s, {after:.2f} s after the first message"
-    return flag(f"{pause}: was an end stopped?")
+    return (f"pause of {length:.2f} s, {after:.2f} s after the first message: was an end stopped?",)
 
 
 def check_duration(lasted: float, requested: float | None) -> None:

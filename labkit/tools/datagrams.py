@@ -1,14 +1,8 @@
 """UDP datagrams at a set rate, numbered; the hops that forward them; and the sink at their end.
 
 The generator is sockperf's mode ``throughput``: an open loop that spins until a datagram is due and
-sends at once what is late. A datagram begins with its number (8 bytes in network byte order, from 1
-on). The tool first sleeps for two seconds, which `Trial.prepare` lets happen before the window.
-
-A hop is socat. Neither of its ends connects: ``UDP-LISTEN`` would keep to the first sender or run a
-process for each, and with ``UDP4`` a next hop that is not up yet would end the process.
-
-The sink is a socket that drops everything by a filter, and so counts it (``socket_drops`` of the
-evidence). It needs no firewall rules, which a clean host must not have.
+sends at once what is late. The sink drops everything by a filter of its socket, which counts
+(``socket_drops`` of the evidence), and not by firewall rules, which a clean host must not have.
 """
 
 import re
@@ -40,7 +34,7 @@ def send(address: str, *, rate: int, size: int, seconds: int, port: int) -> Clie
         raise UsageError(f"{size} bytes are no payload of one frame", remedy="14 to 1472 bytes")
     argv = f"sockperf throughput -i {address} -p {port} --mps {rate} -m {size} -t {seconds}".split()
     reader, whole = partial(parse, rate=rate), _BEFORE + seconds + _AFTER
-    # The text is printed as it begins to sleep.
+    # It first sleeps, before the window (`Trial.prepare`), and prints the text as it begins to.
     return Client(tuple(argv), address, whole, reader, prestart=(_BEFORE, "Warmup stage"))
 
 
@@ -48,22 +42,22 @@ def parse(stdout: str, log: str = "", *, rate: int = 0) -> Measurement:
     """Read ``sent``, ``sent_per_s`` and ``send_seconds``; ``messages`` is the number sent."""
     text = base.plain(stdout)
     with base.reading("sockperf", text):
-        total, last = (re.search(pattern, text, re.MULTILINE) for pattern in (_TOTAL, _RATE))
-        if total is None or last is None:
-            raise ValueError("there is no total of datagrams sent")
-        sent, seconds = int(total[1]), float(total[2])
+        ((total, time, skipped),) = re.findall(_TOTAL, text, re.MULTILINE)
+        (last,) = re.findall(_RATE, text, re.MULTILINE)
+        sent, seconds = int(total), float(time)
         reached = sent / seconds
-        if abs(reached - float(last[1])) > 0.01 * reached + 2:
-            raise ValueError(f"{sent} messages in {seconds} s are not {last[1]} per second")
+        if abs(reached - float(last)) > 0.01 * reached + 2:
+            raise ValueError(f"{sent} messages in {seconds} s are not {last} per second")
     flags = base.shortfall(reached, rate)
-    flags += base.flag(f"{total[3]} datagrams were not sent in their turn", total[3])
+    flags += base.flag(f"{skipped} datagrams were not sent in their turn", skipped)
     metrics = {"sent": float(sent), "sent_per_s": reached, "send_seconds": seconds}
     return Measurement({}, metrics, sent, flags)
 
 
 def forwarder(port: int, next_address: str, next_port: int) -> Workload:
     """Return a hop: what arrives at its UDP port goes on to the next, in new datagrams."""
-    # It takes any payload of an Ethernet frame.
+    # It takes any payload of an Ethernet frame. No end connects: UDP-LISTEN would keep to the first
+    # sender or fork for each, and with UDP4 a next hop that is not up yet would end the process.
     ends = (f"UDP4-RECV:{port}", f"UDP4-SENDTO:{next_address}:{next_port}")
     return Workload(("socat", "-u", "-b", "1500", *ends), port, image="net")
 
@@ -77,7 +71,7 @@ def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
     """Return a client that counts what a sink (a process) takes while `send` sends to it.
 
     Until its queues are full (`settle` seconds) a chain takes in more than it carries, and later it
-    empties them: its rate is counted in between. The client ends when nothing arrives any more.
+    empties them: its rate is counted in between.
     """
     middle = seconds - settle - _END
     if not (settle > 0 and middle > 0):

@@ -1,8 +1,4 @@
-"""iperf3: throughput of TCP, or of UDP at a rate, as the receiver counts it; Mbit/s of 10^6 bits.
-
-The client sends. Both ends report over a TCP connection to the same port as the data: a published
-port must be published for both protocols.
-"""
+"""iperf3: throughput of TCP, or of UDP at a rate, as the receiver counts it."""
 
 import math
 
@@ -12,18 +8,14 @@ from labkit.tools.base import Client, Measurement, json_in, prober, reading
 PORT = 5201
 #: By how much the counts of both ends may differ: a part is on its way at the end.
 _UNDER_WAY = 0.03
-#: It takes one test after the other.
-_COMMAND = f"iperf3 --server -4 --port {PORT}".split()
-SERVER = Workload(tuple(_COMMAND), PORT, "tcp", "apps", second_protocol="udp")
+#: Both ends report by TCP, so that its port must be published for both protocols.
+SERVER = Workload(tuple(f"iperf3 --server -4 --port {PORT}".split()), PORT, "tcp", "apps", "udp")
 
 probe = prober(r"iperf (\d\S*)", "iperf3", "--version")
 
 
 def load(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) -> Client:
-    """Return the client that sends for whole seconds: a TCP stream, or UDP at a rate of payload.
-
-    TCP, and UDP at a rate of 0, are sent as fast as it can.
-    """
+    """Return the client that sends for whole seconds: TCP, or UDP at a rate (0: at any)."""
     argv = f"iperf3 --client {address} -4 --port {PORT} --json --time {seconds}"
     if protocol == "udp":
         argv += f" --udp --bitrate {round(mbit_per_s * 1e6)}"
@@ -48,10 +40,8 @@ def parse(stdout: str, log: str = "") -> Measurement:
             packets, lost = total["packets"], total["lost_packets"]
             counted = (received["packets"] - received["lost_packets"]) / packets
             if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
-                raise ValueError(
-                    f"{lost} of {packets} datagrams were lost, though {arrived:.1%} of the bytes "
-                    "arrived: do client and server have the same version?"
-                )
+                came = f"though {arrived:.1%} of the bytes arrived: have both ends one version?"
+                raise ValueError(f"{lost} of {packets} datagrams were lost, {came}")
             metrics |= {"datagrams": packets, "datagrams_lost": lost}
             metrics |= {"loss": total["lost_percent"] / 100, "jitter_ns": total["jitter_ms"] * 1e6}
         else:

@@ -1,11 +1,7 @@
-"""memcached, and loads on it that time SETs and GETs apart, in its text or binary protocol.
+"""memcached, and closed loops on it that time SETs and GETs apart, in its text or binary protocol.
 
-Both loads are closed loops: each connection sends again once it is answered, and a server that
-stalls delays the operations that would have noticed it (coordinated omission). labkit's own times
-every operation. Its latency is as long as all connections' operations take to get through the
-slower end; near a ``tool_cpu`` of 1 that end is the load. (Debian's memaslap sorts latencies into
-powers of two, and memslap times whole runs.) The paper's memtier_benchmark, which no distribution
-packages, takes quantiles from a histogram, whose steps are 8 us below 2 ms, and wider above.
+labkit's own times every operation; Debian's memaslap sorts latencies into powers of two, and the
+paper's memtier_benchmark into steps of 8 us below 2 ms.
 """
 
 from functools import partial
@@ -23,15 +19,13 @@ SIZE, WARMUP = 32, 0.5
 #: About so many operations are samples, spread evenly; metrics are those of all.
 KEPT = 5_000
 _COMMAND = f"memcached -u nobody -l 0.0.0.0 -p {PORT} -U 0 -c 4096 -t 4 -m 256"
-#: It speaks either protocol, over TCP, with 4 threads and 256 MB.
 SERVER = Workload(tuple(_COMMAND.split()), PORT, "tcp", "apps")
 #: The percentiles of memtier_benchmark, in the names of its file.
 _QUANTILES = {"median": "p50.00", "p99": "p99.00", "p999": "p99.90"}
 
 probe = base.prober(r"memcached (\S+)", "memcached", "-V")
-probe_memtier = base.prober(
-    r"memtier_benchmark (\S+(?: sha=\w+)?)", "memtier_benchmark", "--version"
-)
+_MEMTIER = r"memtier_benchmark (\S+(?: sha=\w+)?)"
+probe_memtier = base.prober(_MEMTIER, "memtier_benchmark", "--version")
 
 
 class Mix(NamedTuple):
@@ -49,10 +43,9 @@ def load(address: str, *, protocol: str, seconds: float, **options: int) -> Clie
     mix = Mix(**options)
     given = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP}
     given |= {"connections": mix.threads * mix.connections, "size": SIZE, "keys": mix.keys}
-    argv = base.python(
-        "memcached_load", "main", **given, protocol=protocol, sets=mix.sets, gets=mix.gets
-    )
+    given |= {"protocol": protocol, "sets": mix.sets, "gets": mix.gets}
     expected = WARMUP + seconds + mix.keys * 100e-6 + 3.0
+    argv = base.python("memcached_load", "main", **given)
     return Client(argv, address, expected, parse, samples_in_stdout=True)
 
 
@@ -67,8 +60,8 @@ def parse(stdout: str, log: str = "") -> Measurement:
         # A GET without a value ends the load.
         metrics = {"requests_per_s": rate, "sets": sets, "gets": gets, "hits": 1.0}
         metrics["throughput_mbit_per_s"] = carried * 8e-6 / seconds
-        metrics |= {"tool_cpu": float(found["tool_cpu"])} | base.latency(took)
-        metrics |= base.latency(took[is_set == 1], "set_latency_ns")
+        metrics["tool_cpu"] = float(found["tool_cpu"])
+        metrics |= base.latency(took) | base.latency(took[is_set == 1], "set_latency_ns")
         metrics |= base.latency(took[is_set == 0], "get_latency_ns")
         messages = len(start) + int(found["others"])
     every = max(1, len(start) // KEPT)

@@ -1,14 +1,7 @@
 """PostgreSQL with a million accounts, and pgbench's transactions on it at a set rate.
 
-The server starts on a copy of the image's database (``pgbench --initialize --scale=10``) in its own
-layer, so that each trial begins with the same data, on the disk. With ten branches for a hundred
-connections transactions wait for each other's locks, as in the paper. pgbench draws the times at
-which transactions are due (a Poisson process). Its latency runs from then to the end, and so
-includes the lag: the time until a connection was free to begin.
-
-The end of a run is not measured: a connection whose next transaction would be due after the end is
-closed at once, so that over the last ``connections / rate`` seconds ever more of the server's
-processes exit, and transactions take 50 to 100 times as long.
+With ten branches for a hundred connections they wait for each other's locks, as in the paper.
+Latencies count from when one was due, and so include the lag until a connection was free.
 """
 
 import math
@@ -24,17 +17,16 @@ from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import once
 
 PORT = 5432
-#: Seconds before the measured time, in which each connection has its first transaction, which fills
-#: the caches of its process; and for opening the connections, a part of pgbench's time.
+#: Seconds before the measured time, in which the processes of connections fill their caches; and
+#: for opening the connections.
 WARMUP, OPENING = 1, 0.5
-#: By how many standard deviations the number of transactions may fall below the mean by chance.
-CHANCE = 3.0
 _SUMMARY = re.compile(
     r"^number of transactions actually processed: (\d+)$.*^number of failed transactions: (\d+) .*"
     r"^tps = \d+\.\d+ \(without initial connection time\)$",
     re.MULTILINE | re.DOTALL,
 )
-# The server refuses to run as root; `setpriv` replaces itself by it, with the same process id.
+# Each trial begins with the same data, a copy on the disk. The server refuses to run as root;
+# `setpriv` replaces itself by it, with the same process id.
 _START = f"""
 cp -a /srv/labkit/postgresql /srv/labkit/running
 sync -f /srv/labkit/running
@@ -52,8 +44,8 @@ def load(
 ) -> Client:
     """Return the client: pgbench's own transaction (after TPC-B) at a rate of all connections.
 
-    It runs for longer than is measured. The server waits for `commit_delay_us` (at most 100,000)
-    before it writes commits to the disk: they take as long as on a slow disk, and share writes.
+    The server waits for `commit_delay_us` (at most 100,000) before it writes commits to the disk:
+    they take as long as on a slow disk, and share writes.
     """
     delay = ("env", f"PGOPTIONS=-c commit_delay={commit_delay_us} -c commit_siblings=0")
     runs = WARMUP + seconds + math.ceil(OPENING + connections / rate)
@@ -68,10 +60,7 @@ def load(
 def parse(
     stdout: str, log: str, *, rate: float, warmup: float, seconds: float, connections: int
 ) -> Measurement:
-    """Read the line of every transaction that began in the measured time, in order of their ends.
-
-    It begins `warmup` seconds after the first, and lasts for `seconds`, or until connections close.
-    """
+    """Read the transactions that began in the measured time, in order of their ends."""
     with base.reading("pgbench", stdout, log, needs="pgbench 15"):
         ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))
         done = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
@@ -84,6 +73,8 @@ def parse(
         end = epoch_s * 1_000_000 + epoch_us
         start = end - took + lag
         begin = start.min() + round(warmup * 1e6)
+        # A connection whose next transaction would be due after the end is closed at once: over the
+        # last seconds the server's processes exit, and transactions take 50 to 100 times as long.
         stop = min(begin + seconds * 1e6, start.max() - connections / rate * 1e6)
         kept, lasted = (start >= begin) & (start <= stop), (stop - begin) / 1e6
         if not lasted > 0 or not kept.any():
@@ -96,7 +87,8 @@ def parse(
     metrics |= base.latency(samples["latency_ns"])
     metrics |= base.latency(samples["latency_ns"] - samples["lag_ns"], "service_latency_ns")
     metrics |= {"lag_ns_mean": float(samples["lag_ns"].mean()), "failed": float(failed)}
-    flags = base.shortfall(achieved, rate, chance=CHANCE * math.sqrt(rate / lasted))
+    # By three standard deviations they may be fewer by chance.
+    flags = base.shortfall(achieved, rate, chance=3 * math.sqrt(rate / lasted))
     flags += base.flag(f"{failed} of {processed + failed} transactions failed", failed)
     return Measurement(samples, metrics, processed + failed, flags)
 

@@ -17,6 +17,7 @@ from labkit.tools import base
 from labkit.tools.base import Client, Measurement, flag
 from labkit.tools.repeat import once
 
+#: Ways to wait, with the options of each, and an upper bound of the mean round trip (s).
 Waits = Mapping[str, tuple[tuple[str, ...], float]]
 #: Networks on which the generator reaches a container.
 NETWORKS = ("host", "bridge", "nat", "macvlan")
@@ -29,20 +30,16 @@ _COUNTS = (
 
 
 class Sockperf:
-    """A tool whose client runs for whole seconds, sleeps for two before, and logs every round trip.
-
-    It leaves out a warm-up, and the end. A number of messages is therefore requested as a duration
-    that certainly holds them, and so many are kept, spread evenly over the run.
-    """
+    """A tool that runs for whole seconds; of its round trips the requested number is kept."""
 
     PORT = 11111
-    #: How an end waits for a packet: it sleeps, it polls, or the socket asks the device for 50 us
-    #: before the thread sleeps. With its options, and an upper bound of the mean round trip (s).
+    #: An end sleeps, it polls, or the socket asks the device for 50 us before the thread sleeps.
     WAITS: ClassVar[Waits] = {
         "block": ((), 100e-6),
         "spin": (("--nonblocked",), 60e-6),
         "busy_poll": (("--lls", "50"), 100e-6),
     }
+    #: The ends of a run, which it leaves out.
     WARM_UP_NS, COOL_DOWN_NS = 400_000_000, 50_000_000
     probe = staticmethod(base.prober(r"(\d+\.\d+\S*)", "sockperf", "--version"))
 
@@ -64,6 +61,7 @@ class Sockperf:
         argv = f"sockperf ping-pong -i {address} -p {self.PORT} -m {size} -t {seconds}".split()
         argv += [*options, "--full-log", "{log}"]
         reader = partial(self.parse, messages=messages)
+        # Before its first packet it sleeps for two seconds.
         return Client(tuple(argv), address, seconds + 2.25, reader, log_rows=messages)
 
     @staticmethod
@@ -94,12 +92,7 @@ class Sockperf:
 
 
 class SfntPingPong:
-    """The tool of the first study's paper, which no distribution packages.
-
-    It exchanges exactly the requested number of messages. Its server takes one client, with that
-    client's options, and ends with it; they exchange messages on ports that the kernel assigns and
-    at the server's own address, so that no client reaches it behind a published port.
-    """
+    """The tool of the first study's paper, which exchanges exactly the requested messages."""
 
     PORT = 2048
     WAITS: ClassVar[Waits] = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
@@ -109,7 +102,7 @@ class SfntPingPong:
     probe = staticmethod(base.prober(r"version: (\S+)", "sfnt-pingpong", "--version"))
 
     def server(self, wait: str) -> Workload:
-        """Return the server, for one client; it waits as that tells it."""
+        """Return the server, which takes one client, waits as that tells it, and ends with it."""
         argv = ("sfnt-pingpong", f"--port={self.PORT}")
         return Workload(argv, self.PORT, "tcp", "apps", ends_with_client=True)
 
@@ -142,7 +135,6 @@ class SfntPingPong:
 
 sockperf, sfnt_pingpong = Sockperf(), SfntPingPong()
 TOOLS: dict[str, Sockperf | SfntPingPong] = {"sockperf": sockperf, "sfnt-pingpong": sfnt_pingpong}
-#: The tool, or of several the first that the rig's images have.
 first_built = partial(base.first_built, known=TOOLS)
 
 
@@ -153,6 +145,7 @@ def infeasible(tool: str, wait: str, placement: Placement) -> str | None:
         return f"the generator has no end of the network {network}"
     if wait not in waits:
         return f"{tool} waits in other ways: {', '.join(waits)}"
+    # The kernel assigns the ports, and its client asks for the server's own address.
     if tool == "sfnt-pingpong" and network == "nat":
         return "sfnt-pingpong exchanges its messages on ports that are not published"
     if placement.baseline_level not in ("clean", "rules") and not base.is_built(tool):
@@ -165,8 +158,7 @@ def with_residence_times(
 ) -> Measurement:
     """Add ``residence_ns``, from a message's arrival at the host until its answer leaves it.
 
-    A capture holds more messages than there are round trips: both are reduced to one number of
-    samples, evenly spread. A row belongs to a window, not to a message.
+    Both columns are reduced to one number of samples, evenly spread: a row is no message.
     """
     if not captured.packets:
         return measurement
@@ -176,7 +168,6 @@ def with_residence_times(
     pairs, flags = pcap.pair(seen[seen["dst"] == own], seen[seen["src"] == own], in_turn=True)
     if pairs.empty:
         raise ToolOutput("the capture holds no message", why=captured.summary[-400:])
-    # The tool leaves out both ends of its run.
     first = seen["time_ns"].min() + TOOLS[tool].WARM_UP_NS
     last = seen["time_ns"].max() - TOOLS[tool].COOL_DOWN_NS
     inside = pairs["time_ns"].between(first, last)
@@ -185,10 +176,8 @@ def with_residence_times(
     left_out = f"{len(rtt) - count} of {len(rtt)} round trips left out beside the capture"
     counts = {"captured": len(capture.packets), "capture_drops": capture.dropped}
     counts |= {"paired": len(pairs), "unpaired": len(seen) - 2 * len(pairs)}
+    flags = measurement.flags + capture.flags + flags + flag(left_out, count < len(rtt))
     samples = {"rtt_ns": rtt, "residence_ns": residence}
-    return replace(
-        measurement,
-        samples={n: x[np.arange(count) * len(x) // count] for n, x in samples.items()},
-        metrics={**measurement.metrics, **counts},
-        flags=measurement.flags + capture.flags + flags + flag(left_out, count < len(rtt)),
-    )
+    samples = {n: x[np.arange(count) * len(x) // count] for n, x in samples.items()}
+    metrics = {**measurement.metrics, **counts}
+    return replace(measurement, samples=samples, metrics=metrics, flags=flags)

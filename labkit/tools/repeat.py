@@ -1,9 +1,4 @@
-"""A tool that is run once in a directory of its own, or repeated for a window, beside another.
-
-Services that are repeated for a whole window disturb each other for the same time. An iteration
-counts as measured with the neighbour only where the neighbour ran for all of it; which ones count
-is decided by when they start, never by how long they take: slow ones would otherwise be lost.
-"""
+"""A tool that is run once in a directory of its own, or repeated for a window, beside another."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,28 +18,18 @@ _TIMES = ["start_ns", "end_ns", "cut", "late"]
 
 @dataclass(frozen=True)
 class Repeated(Measurement):
-    """A measurement of several iterations, whose metrics are means of those that ended in time.
-
-    A row is a run: `start_ns` and `end_ns` on the host's monotonic clock, metrics and `flags`;
-    whether it was `cut` at the end of the grace time, or is `late`: a load for the neighbour.
-    """
+    """A measurement of several iterations, a row each, of which some are `cut` or `late`."""
 
     iterations: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def once(
-    client: Client,
-    *,
-    limit: float = 1e6,
-    first: Sequence[str] = (),
-    threads: int = 0,
-    busy: float = 0.0,
+    client: Client, limit: float = 1e6, first: Sequence[str] = (), threads: int = 0, busy: int = 0
 ) -> Client:
-    """Return a client that runs another's command once; its reader gets the files as the log.
+    """Return a client that runs a command, after another, once; its reader gets files as the log.
 
-    After `limit` seconds it is ended and yet read. The command `first` runs before it. Of a tool
-    with so many `threads`, ``tool_cpu`` is the share of its CPUs that it took, in the `busy`
-    seconds in which it sent (0: all the time).
+    After `limit` seconds it is ended and yet read. ``tool_cpu`` is the share of the CPUs of its
+    `threads` that it took in the seconds in which they were `busy` (0: all).
     """
 
     def parse(stdout: str, log: str) -> Measurement:
@@ -95,22 +80,16 @@ def _flags(flags: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> Measurement:
-    """Return one service of a window; alone, every iteration of it counts that ended.
-
-    Its metrics are means over the iterations that count, with their number (``iterations``), that
-    of others which started in the window and ended (``iterations_partly``) or did not
-    (``iterations_cut``), the mean share of the neighbour's presence (``overlap``), and as
-    ``neighbour_NAME`` the mean of all that the neighbour measured.
-    """
+    """Return one service of a window: its iterations that had the neighbour all the time count."""
+    # Which count is decided by their start, never by how long they take: slow ones would be lost.
     started = service.iterations[~service.iterations["late"]]
     ended = started[~started["cut"]]
     counted, cut, near = ended, len(started) - len(ended), {}
     if neighbour:
-        ours, theirs = ended.to_dict("list"), neighbour.iterations.to_dict("list")
-        begin = np.maximum.outer(ours["start_ns"], theirs["start_ns"])
-        end = np.minimum.outer(ours["end_ns"], theirs["end_ns"])
-        lasted = (ended["end_ns"] - ended["start_ns"]).clip(lower=1)
-        shares = (end - begin).clip(0).sum(axis=1) / lasted
+        spans = (one[["start_ns", "end_ns"]].to_numpy().T for one in (ended, neighbour.iterations))
+        (begin, end), (first, last) = spans
+        shared = np.minimum.outer(end, last) - np.maximum.outer(begin, first)
+        shares = shared.clip(0).sum(axis=1) / (end - begin).clip(1)
         counted = ended[shares >= MIN_OVERLAP]
         near = {f"neighbour_{key}": value for key, value in neighbour.metrics.items()}
         near |= {"overlap": float(shares.mean())} if len(shares) else {}
@@ -128,9 +107,8 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> 
 def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:
     """Return one or two services that were repeated in one window as one measurement.
 
-    Two of the same service are one row, of the mean of both, or without value where one has none;
-    two that differ are a row each, the second in `Measurement.also`, with the factors ``service``
-    and ``neighbour`` exchanged.
+    Two of the same service are one row, of the mean of both; two that differ are a row each, the
+    second in `Measurement.also`, with the factors ``service`` and ``neighbour`` exchanged.
     """
     names, services = zip(*measured, strict=True)
     others = services[::-1] if len(services) == 2 else (None,)

@@ -1,11 +1,4 @@
-"""Linpack, STREAM, Bonnie++ and Netperf, which run in the image ``services``.
-
-Linpack (``containers/services/linpack.c``) solves dense equations by LAPACK's dgesv of OpenBLAS;
-only the solution is timed: 2/3 n^3 + 2 n^2 operations. STREAM (``stream.c`` there, after McCalpin)
-has one thread that is not pinned; the mean of its passes is a metric, too, since the fastest hides
-disturbances. Bonnie++ prints KiB/s, and ``+++++`` for a phase of less than half a second; a limit
-of the container's memory keeps the page cache too small for its file. M and G are 10^6 and 10^9.
-"""
+"""Linpack, STREAM, Bonnie++ and Netperf, which run in the image ``services``; M is 10^6."""
 
 import math
 import re
@@ -15,7 +8,7 @@ from functools import partial
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, check_duration, flag, reading, unique
 
-#: The bytes of one element in the three arrays of STREAM; and netserver's port.
+#: The bytes of an element in the arrays of STREAM; and netserver's port.
 STREAM_BYTES, PORT = 24, 12865
 #: Bonnie++'s column of each metric in its CSV (format 1.98), and the factor to the metric's unit.
 COLUMNS = {
@@ -45,6 +38,7 @@ def _values(text: str, names: Mapping[str, str], **expected: str) -> dict[str, f
 
 def linpack(equations: int, *, alignment: int = 4096, threads: int = 0) -> Client:
     """Return the client that solves n equations once, by so many threads (0: one a CPU)."""
+    # By LAPACK's dgesv of OpenBLAS: 2/3 n^3 + 2 n^2 operations.
     argv = ("linpack", str(equations), str(alignment), str(threads))
     return Client(argv, "", 1 + equations**3 / 1e9, parse_linpack)
 
@@ -63,7 +57,7 @@ def stream(elements: int, *, times: int) -> Client:
 
 
 def parse_stream(stdout: str, log: str = "") -> Measurement:
-    """Read the rate of each kernel in its fastest pass, and on the mean."""
+    """Read each kernel's rate in its fastest pass, and on the mean, which shows disturbances."""
     names = {
         f"{kernel}{suffix}_gb_per_s": f"{kernel}_{kind}_mb_per_s"
         for kernel in ("copy", "scale", "add", "triad")
@@ -90,7 +84,7 @@ def parse_bonnie(stdout: str, log: str = "") -> Measurement:
         if cells[0] != "1.98" or len(cells) < 22:
             raise ValueError(f"it has {len(cells)} columns of format {cells[0]}, not of 1.98")
         for name, (column, unit) in COLUMNS.items():
-            if re.fullmatch(r"\++", text := cells[column]):
+            if re.fullmatch(r"\++", text := cells[column]):  # less than half a second
                 phase = re.sub("(_mb)?_per_s$", "", name)
                 flags += flag(f"bonnie++ found {phase} too short to time")
             else:

@@ -1,11 +1,4 @@
-"""Apache Thrift: remote calls of a service in Python, in a closed or an open loop.
-
-In a closed loop a call is made when the one before has been answered, so that a server that stalls
-delays the calls that would have noticed it (coordinated omission); in an open loop calls are due at
-set times, from which their latency counts.
-"""
-
-from functools import partial
+"""Apache Thrift: remote calls of a service in Python, in a closed or an open loop."""
 
 import numpy as np
 
@@ -17,9 +10,6 @@ from labkit.tools.base import PYTHON, Client, Measurement, flag, python
 PORT = 9090
 #: Calls that take longer are counted as slow: the smallest quota that the kernel accepts.
 SLOW_NS = 1_000_000
-#: A client that was ready and had no CPU for a larger share of the time is flagged, not counting
-#: the ns that getting a CPU takes at each wake-up.
-MOST_DELAY, WAKING_NS = 1e-3, 1_000
 #: Calls before the sample, which fill caches and grow the connection's windows.
 WARMUP = 500
 _VERSION = """
@@ -68,8 +58,9 @@ def client(
 ) -> Client:
     """Return the client, which makes `WARMUP` calls in a closed loop before the sample.
 
-    In the "open" loop it calls `rate` times a second, in the "closed" loop once it has the answer
-    and has slept for `pause_us`. The server does "nothing", or is to "receive" or "send" bytes.
+    In the "open" loop calls are due `rate` times a second, from when latencies count; in the
+    "closed" loop once it has the answer and has slept for `pause_us`, so that a server that stalls
+    delays calls. The server does "nothing", or is to "receive" or "send" bytes.
     """
     base.one_of("loop", loop, ("closed", "open"))
     if not 0 <= pause_us <= 1e6 or (loop == "open" and not 0 < rate <= 1e9):
@@ -79,20 +70,15 @@ def client(
     options = {"address": address, "port": PORT, "call": call, "size": size, "calls": calls}
     argv = python("thrift_service", "client", **options, warmup=WARMUP, **pace)
     seconds = duration(calls, size=size, share=share, **pace)
-    return Client(argv, address, seconds, partial(parse, calls=calls), samples_in_stdout=True)
+    return Client(argv, address, seconds, parse, samples_in_stdout=True)
 
 
-def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measurement:
-    """Read of each call when it was due, and how long from then until it was sent and answered.
-
-    In a closed loop a call is due when it is sent. The client's own stalls are flagged.
-    """
+def parse(stdout: str, log: str = "") -> Measurement:
+    """Read when each call was due, and how long from then until it was sent and answered."""
     with base.reading("the Thrift client", stdout):
         found, samples = base.document(stdout)
         start, _, latency = samples.values()
         elapsed, warmup = int(start[-1] + latency[-1]), np.array(found["warmup_ns"], np.int64)
-        if len(start) != (calls or len(start)):
-            raise ValueError(f"it has {len(start)} of {calls} calls")
         delay = found["delay_ns"]
         metrics = {
             "slow_calls": float((latency > SLOW_NS).sum()),
@@ -104,5 +90,6 @@ def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measuremen
             "client_delay": delay / elapsed,
         }
         text = f"the client waited for its CPU for {delay / elapsed:.2%} of the time"
-        flags = flag(text, delay - WAKING_NS * found["slices"] > MOST_DELAY * elapsed)
+        # Getting a CPU takes 1 us at each wake-up.
+        flags = flag(text, delay - 1_000 * found["slices"] > 1e-3 * elapsed)
     return Measurement(samples, metrics, len(start) + len(warmup), flags)

@@ -1,45 +1,13 @@
 """Applications over networks: servers and clients in containers of two hosts, and services."""
 
-from contextlib import contextmanager
-
 import pytest
 
-from labkit.campaign.window import KINDS
 from labkit.errors import CommandFailed
 from labkit.placement import docker, waiting
-from labkit.tools import APPLICATIONS, families, repeat, services
+from labkit.tools import APPLICATIONS, families, measure_in_turn, repeat, services
 
 pytestmark = pytest.mark.rig
 FAMILIES = families(APPLICATIONS)
-#: The time in which pgbench opens its connections, beyond what is planned for it, is lost to its
-#: window: on a busy machine a hundred take seconds.
-FEW = {"postgresql": {"connections": 10, "seconds": 2}}
-MANY = {"connections": 100, "seconds": 6}
-
-
-@contextmanager
-def pair(trial, place, application):
-    """Place both ends, and yield a function that measures an application of the family."""
-    peer = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
-    with (
-        trial.serve(application.server, place) as server,
-        trial.serve(waiting("apps"), place, **peer) as client,
-    ):
-
-        def measure(application, **options):
-            given = {"seconds": 1} | FEW.get(application.family, {}) | options
-            return trial.measure(application.client(server.address, **given), inside=client)
-
-        yield measure
-
-
-def busy(trial, cpus):
-    """Return the share of its time in which a CPU was busy in the window, from the evidence."""
-    evidence = trial.record["evidence"]
-    before, after = (evidence[when]["cpu"][f"cpu{cpus}"] for when in ("before", "after"))
-    spent = {kind: after[i] - before[i] for i, kind in enumerate(KINDS)}
-    used = sum(spent[kind] for kind in ("user", "nice", "system", "irq", "softirq"))
-    return used / sum(spent.values())
 
 
 # Networks do not differ by application: one over each of the others is enough.
@@ -48,37 +16,24 @@ def busy(trial, cpus):
     [*((family, "nat") for family in FAMILIES), ("iperf3", "host"), ("iperf3", "weave")],
 )
 def test_every_application_is_measured(lab, make_trial, family, network):
-    if reason := lab.infeasible(docker(network)):
+    place, members = docker(network), FAMILIES[family]
+    if reason := lab.infeasible(place):
         pytest.skip("weaver is not on PATH" if network == "weave" else reason)
-    trial = make_trial(docker(network))
-    with pair(trial, docker(network), FAMILIES[family][0]) as measure:
-        for application in FAMILIES[family]:
-            metrics, mechanisms = measure(application).metrics, trial.mechanisms
-            rates = ("throughput_mbit_per_s", "transactions_per_s")
-            assert max(metrics.get(name, 0) for name in rates) > 0, application.name
-            assert metrics.get("latency_ns_mean", 1) > 0 and metrics.get("not_200", 0) == 0
-            # All requests of a connection go over it.
-            assert mechanisms["Tcp.PassiveOpens"] == 100 or family != "nginx"
-            ends = trial.record["verification"], trial.record["verifications"]["client"]
-            assert [end["allowed CPUs"] for end in ends] == ["1", "0"]
-            for side, cpus in (("server", "1"), ("client", "0")):
-                assert mechanisms[f"{side}_cpu"] == pytest.approx(busy(trial, cpus), abs=0.02)
+    # On a busy machine a hundred connections of pgbench take seconds to open.
+    few = {"postgresql": {"connections": 10}}
+    about = {"first": members[0].name, "seconds": 2 if family in few else 1, "loads": few}
+    found = measure_in_turn(trial := make_trial(place), place, members, **about)
+    for metrics in (found.metrics, *(one for _, one in found.also)):
+        rates = ("throughput_mbit_per_s", "transactions_per_s")
+        assert max(metrics.get(name, 0) for name in rates) > 0
+        assert metrics.get("latency_ns_mean", 1) > 0 and metrics.get("not_200", 0) == 0
+        # All requests of a connection go over it.
+        assert metrics["Tcp.PassiveOpens"] == 100 or family != "nginx"
+        assert metrics["server_cpu"] > 0 and metrics["client_cpu"] > 0
+    ends = trial.record["verification"], trial.record["verifications"]["client"]
+    assert [end["allowed CPUs"] for end in ends] == ["1", "0"]
     for end, other in zip(ends, ("peer", "sut"), strict=True) if network == "weave" else ():
         assert end[f"router to {lab.targets[other].address}"] in ("sleeve", "fastdp")
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("nginx 1 MB", {"rate": 30_000}), ("postgresql 500/s", {"rate": 50_000} | MANY)],
-)
-def test_a_rate_that_cannot_be_reached_is_flagged(make_trial, name, options):
-    trial, application = make_trial(docker("host")), APPLICATIONS[name]
-    with pair(trial, docker("host"), application) as measure:
-        overloaded = measure(application, **options)
-        again = measure(application)  # the server still works
-    assert 0 < overloaded.metrics["reached"] < 0.9
-    assert any(f"{name}: rate not reached" in flag for flag in trial.flags)
-    assert again.metrics["latency_ns_mean"] > 0
 
 
 # The tools of the image `services`.

@@ -9,8 +9,8 @@ from loads import needs
 from labkit import pcap
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
-from labkit.errors import HostUnreachable, ManipulationError
-from labkit.hosts import Job, script
+from labkit.errors import HostUnreachable
+from labkit.hosts import Job
 from labkit.placement import bare, container, docker
 from labkit.tools import datagrams
 
@@ -38,11 +38,7 @@ def placed(trial, stack, place, hosts, hops):
 
 @contextmanager
 def sender(trial, place, rate=RATE):
-    """Start a sender before its chain; yield what sends for a second, and returns its metrics.
-
-    It returns when nothing arrives at the sink any more: on a busy machine hops still forward when
-    the sender has ended.
-    """
+    """Start a sender before its chain; yield what sends for a second, and returns its metrics."""
     load = datagrams.send(trial.address(place, after=1), rate=rate, size=28, seconds=1, port=FIRST)
     with trial.prepare(load, name="load") as sending:
 
@@ -141,18 +137,3 @@ def test_a_connection_lost_while_a_chain_is_stopped_leaves_nothing(make_trial, m
     with suppress(HostUnreachable), ExitStack() as stack:
         placed(trial, stack, CLEAN, 1, 5)
     assert lost
-
-
-def test_a_proxy_instead_of_address_translation_is_an_error(lab, make_trial):
-    trial = make_trial(NAT)
-    with ExitStack() as stack:
-        placed(trial, stack, NAT, 1, 1)
-        target = lab.targets["sut"]
-        # Now a process of the host answers on the port, as the engine's proxy would.
-        text = "iptables -t nat -S DOCKER | sed -n 's/^-A \\(.*dport 20000.*\\)/-D \\1/p' | " + (
-            'while read -r rule; do eval "iptables -t nat $rule"; done'
-        )
-        target.host.run(*script(text))
-        load = datagrams.send(target.address, rate=100, size=28, seconds=1, port=FIRST)
-        with pytest.raises(ManipulationError, match=r"NAT from .*: none, not to it"):
-            trial.measure(load)

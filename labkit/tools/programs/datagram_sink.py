@@ -1,8 +1,4 @@
-"""A sink of UDP datagrams, and a count of what it takes.
-
-A filter of the socket accepts no datagram: each is dropped and counted by the kernel as it arrives
-(the last column of ``/proc/net/udp``); none is queued, copied or answered, and no process wakes up.
-"""
+"""A sink of UDP datagrams: the kernel drops and counts each, and no process wakes up."""
 
 import array
 import signal
@@ -12,9 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Python has no name for it; Linux has this number on all but a few old architectures.
-SO_ATTACH_FILTER = 26
-
 
 def hold(port: int) -> None:
     """Hold a socket that drops everything, on a port of all addresses, until killed."""
@@ -23,13 +16,13 @@ def hold(port: int) -> None:
     receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     # The filter is set before the port, so that not one datagram is queued.
     described = struct.pack("HP", 1, program.buffer_info()[0])
-    receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
+    receiver.setsockopt(socket.SOL_SOCKET, 26, described)  # SO_ATTACH_FILTER, not in Python
     receiver.bind(("0.0.0.0", port))
     signal.pause()
 
 
 def drops(pid: int) -> dict[str, int]:
-    """Return the datagrams dropped so far by each UDP socket of a process, by inode."""
+    """Return the datagrams that each UDP socket of a process has dropped, by inode."""
     process = Path("/proc", str(pid))
     try:
         held = {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
@@ -40,16 +33,13 @@ def drops(pid: int) -> dict[str, int]:
 
 
 def count(pid: int, settle: float, middle: float, end: float) -> dict[str, Any]:
-    """Return the counts after `settle` seconds and after `middle` more, with the time of each.
-
-    It ends `end` seconds later, once nothing has arrived for 0.3 s (a hop of a chain may wait for
-    its CPU meanwhile), or after 10 s.
-    """
+    """Return the counts after `settle` seconds and after `middle` more, with the time of each."""
     time.sleep(settle)
     first = time.monotonic_ns(), drops(pid)
     time.sleep(middle)
     second = time.monotonic_ns(), drops(pid)
     time.sleep(end)
+    # It ends once nothing has arrived for 0.3 s (a hop may wait for its CPU meanwhile).
     seen = [drops(pid)]
     while len(seen) < 100 and seen[-4:] != [seen[-1]] * 4:
         time.sleep(0.1)

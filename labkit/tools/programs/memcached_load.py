@@ -1,11 +1,4 @@
-"""A load on memcached: connections that send again as soon as they are answered.
-
-All keys are stored first. Then it keeps one operation under way on each of its connections: so many
-SETs, so many GETs, and again, of keys drawn at random. A latency runs from just before a request is
-written until its answer has been read; an answer that waits while other connections are served gets
-older meanwhile, as in any client with an event loop. Operations that begin in the measured time are
-returned, and the load lasts until the last is answered.
-"""
+"""A load on memcached: connections that send again as soon as they are answered."""
 
 import gc
 import os
@@ -73,6 +66,7 @@ def load(
         if not ready:
             raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
         for fd, _ in ready:
+            # It has aged while others were served, as in any client with an event loop.
             data, now = os.read(fd, 65_536), monotonic_ns()
             kind, asked, begin, length = sent[fd]
             check(data, begin, length)
@@ -90,7 +84,7 @@ def main(
     protocol: str, address: str, port: int, *, connections: int, seconds: float, warmup: float,
     size: int, keys: int, sets: int, gets: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Store all keys, measure, and return the operations, in which SETs and GETs take turns."""
+    """Store all keys, and return the operations on them that begin in the measured time."""
     names, value = [b"labkit-%08d" % number for number in range(keys)], b"x" * size
     operations = [[operation(protocol, kind, name, value) for name in names] for kind in (GET, SET)]
     sockets = [socket.create_connection((address, port), PATIENCE) for _ in range(connections)]

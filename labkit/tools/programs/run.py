@@ -1,8 +1,4 @@
-"""Runs a command, once or again and again, and tells of its runs.
-
-Each run is in a new directory, whose files are part of it, and in the locale C. Times are
-of the monotonic clock, which nobody can set, and which all containers of a host share.
-"""
+"""Runs of a command, once or again and again, each in a new directory, whose files are kept."""
 
 import os
 import sys
@@ -26,6 +22,7 @@ def once(command: tuple[str, ...], deadline: int) -> dict[str, Any]:
     streams: dict[str, Any] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE}
     streams |= {"encoding": "utf-8", "errors": "replace"}
     with TemporaryDirectory(prefix="labkit-") as folder:
+        # Nobody can set this clock, which all containers of a host share.
         used, start, cut = cpu_ns(), time.monotonic_ns(), False
         process = Popen(command, cwd=folder, start_new_session=True, **streams)
         try:
@@ -44,11 +41,7 @@ def once(command: tuple[str, ...], deadline: int) -> dict[str, Any]:
 def main(
     *command: str, seconds: float, grace: float = 0.0, at_most: int = 0, first: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Run a command `at_most` so often (0: any number), and fail as soon as a run does.
-
-    Runs that start within so many seconds count; others, in the grace time, are a load for a
-    neighbour whose slow run has not ended. The command `first` runs before.
-    """
+    """Run a command `at_most` so often (0: any number), and fail as soon as a run does."""
     os.environ["LC_ALL"] = "C"
     if first:
         run(first, stdout=DEVNULL, stderr=DEVNULL, timeout=10)
@@ -56,6 +49,7 @@ def main(
     deadline, runs = late + round(grace * 1e9), list[dict[str, Any]]()
     while time.monotonic_ns() < deadline and len(runs) != (at_most or -1):
         one = once(command, deadline)
+        # What starts in the grace time is a load for a neighbour whose run has not ended.
         runs.append({**one, "late": one["start_ns"] >= late})
         if one["status"] != 0 and not one["cut"]:
             # A negative status is a signal: -9 as by hand or for want of memory.

