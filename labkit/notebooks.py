@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -22,18 +20,13 @@ _TYPES |= {"list": list, "dict": dict}
 
 def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
     """Raise `UsageError` where a notebook has no such parameter, or one of another type."""
+    import papermill  # slow to import
+
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    except (ValueError, LookupError) as error:  # such as a conflict of two versions
-        raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from None
-    tagged = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-    source = "".join(next(tagged, {"source": ""})["source"])
-    types: dict[str, str] = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.AnnAssign):
-            types[ast.unparse(node.target)] = ast.unparse(node.annotation)
-        elif isinstance(node, ast.Assign):  # a value of any type
-            types |= {ast.unparse(target): "" for target in node.targets}
+        found = papermill.inspect_notebook(str(notebook))
+    except ValueError as error:  # such as a conflict of two versions
+        raise UsageError(f"cannot read the notebook {notebook}", why=str(error)) from None
+    types = {name: one["inferred_type_name"] for name, one in found.items()}
     for name, value in parameters.items():
         if name not in types:
             what = f"{notebook.name} has no parameter {name!r}"
@@ -50,10 +43,10 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd:
 
     A failed one is kept as ``<output>.failed.ipynb``; an error of labkit is raised as itself.
     """
-    check(notebook, parameters)
-    import papermill  # slow to import
+    import papermill
     from traitlets.config import Config
 
+    check(notebook, parameters)
     logging.getLogger("papermill").setLevel(logging.ERROR)
     # Arrow's own pool keeps what was freed: 100 MB after the samples of a page.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

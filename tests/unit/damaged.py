@@ -1,5 +1,7 @@
 """Texts with parts that nobody expects, and what a reader may do with them."""
 
+import re
+
 from hypothesis import strategies as st
 
 from labkit.errors import LabkitError
@@ -11,27 +13,14 @@ ODD += ["{}", "null", '"', "\n", " ", "\t", ",", ":", "=", "1.5", "-0", "Ù£", "Â
 
 @st.composite
 def damaged(draw, text):
-    """Return a text with some words replaced, and parts of it removed, doubled or swapped."""
+    """Return a text with some words replaced, and parts of it removed, doubled or replaced."""
     for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, len(text)))
-        end = min(len(text), start + draw(st.integers(0, 40)))
-        match draw(st.sampled_from(["word", "remove", "double", "insert", "cut"])):
-            case "word":
-                while start > 0 and text[start - 1].isalnum():
-                    start -= 1
-                end = start
-                while end < len(text) and (text[end].isalnum() or text[end] in ".-"):
-                    end += 1
-                text = text[:start] + draw(st.sampled_from(ODD)) + text[end:]
-            case "remove":
-                text = text[:start] + text[end:]
-            case "double":
-                text = text[:end] + text[start:end] + text[end:]
-            case "insert":
-                odd = draw(st.sampled_from(ODD) | st.text(max_size=5))
-                text = text[:start] + odd + text[start:]
-            case _:
-                text = text[:start]
+        words = [match.span() for match in re.finditer(r"[\w.-]+", text)] or [(0, 0)]
+        ends = st.tuples(st.integers(0, len(text)), st.sampled_from([0, 1, 9, 40, len(text)]))
+        parts = ends.map(lambda one: (one[0], one[0] + one[1]))
+        start, end = draw(st.sampled_from(words) | parts)
+        odd = st.sampled_from([*ODD, 2 * text[start:end]]) | st.text(max_size=5)
+        text = text[:start] + draw(odd) + text[end:]
     return text
 
 
