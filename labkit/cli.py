@@ -22,17 +22,12 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 _PATH = click.Path(path_type=Path, exists=True)
 _OUTPUT = click.Path(path_type=Path)
 
-DATA = click.argument("data", required=False, type=_PATH)
-#: Resolved, as commands read it from the project's folder.
+# Resolved, as commands read it from the project's folder.
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
+DATA = click.argument("data", required=False, type=_PATH)
 MACHINES = click.option("--rig", "path", type=_FILE, help="The machines of a rig.toml, not this.")
-PROFILE = functools.partial(
-    click.option,
-    "--profile",
-    "-P",
-    help="tiny, ask (minutes), quick (two hours), decide (hours), paper (weeks), why (experiments "
-    "on reasons), or a YAML file with parameters.",
-)
+PROFILES = "tiny, ask (minutes), quick (hours), decide (a day), paper (weeks), why, or a YAML file."
+PROFILE = functools.partial(click.option, "--profile", "-P", help=PROFILES)
 
 
 def _read_rig(_: Any, __: Any, rig: str | None) -> dict[str, str]:
@@ -301,10 +296,8 @@ def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
 def doctor(path: Path | None) -> None:
     """Say what this machine can and cannot do, each fault with a remedy.
 
-    With --rig, whether the hosts of the file can be reached, are what it says, and have what the
-    studies need; nothing is changed there, but that the file's scratch directory is made.
-
-    Exit code 1: something that all studies need is missing.
+    With --rig, the hosts of the file; nothing is changed there, but that the file's scratch
+    directory is made. Exit code 1: something that all studies need is missing.
     """
     from labkit import doctor as checks
 

@@ -1,8 +1,4 @@
-"""The design of a campaign: conditions, the order of seeded blocks, and the plan's identity.
-
-Each block has every feasible condition once, in an order drawn from the seed, and a few of them
-twice (A/A), which shows the rig's noise.
-"""
+"""The design of a campaign: conditions, the order of seeded blocks, and the plan's identity."""
 
 from __future__ import annotations
 
@@ -99,10 +95,7 @@ def make_design(
     infeasible: Callable[[Levels], str | None] = lambda levels: None,
     together: Sequence[str] = (),
 ) -> Design:
-    """Return the randomised complete block design of the factors; options are those of a study.
-
-    Conditions with the same levels of the factors in `together` follow each other within a block.
-    """
+    """Return the randomised complete block design of the factors, by the options of a study."""
     if not isinstance(blocks, int) or blocks < 1:
         raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
     wanted = [{name: level_label(level) for name, level in one.items()} for one in twice]

@@ -22,11 +22,11 @@ _RECENT = 30
 
 
 class Campaign(NamedTuple):
-    """The progress of one campaign; `process` measures it now, and is "" where none does."""
+    """The progress of one campaign."""
 
     path: Path
     study: str
-    #: One of running, finished, failed (all trials were attempted) and stopped.
+    #: One of running (by a process), finished, failed (all trials were attempted) and stopped.
     state: str
     process: str
     planned: int

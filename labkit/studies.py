@@ -1,8 +1,4 @@
-"""The studies of a project: notebooks with a profile's parameters, measured here or on many rigs.
-
-Workers of Dask offer rigs, and tasks are whole blocks: trials are paired as on one rig, and each
-rig has a campaign of its own. Dask gives the block of a lost worker to another one.
-"""
+"""The studies of a project: notebooks with parameters, measured here or on many rigs."""
 
 from __future__ import annotations
 
@@ -63,10 +59,7 @@ def _name(notebook: Path) -> str:
 
 
 def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any]) -> list[Run]:
-    """Return the campaigns to measure, all studies without `names`, after checking all parameters.
-
-    Those given replace those of the profile: one of notebooks/profiles, or the path of a YAML file.
-    """
+    """Return the campaigns to measure, of all studies without `names`; check all parameters."""
     paths = sorted(project("notebooks/studies").glob("[0-9]*.ipynb"))
     known = {name: path for path in paths for name in (path.stem, path.stem[:2], _name(path))}
     if unknown := [name for name in names if name not in known]:
@@ -81,7 +74,7 @@ def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any])
 
 
 def _profile(notebook: Path, profile: str) -> dict[str, Any]:
-    """Return the parameters of a profile of a study."""
+    """Return the parameters of a profile: one of notebooks/profiles, or a YAML file's path."""
     path = Path(profile)
     if path.suffix not in (".yaml", ".yml"):
         files = sorted(project("notebooks/profiles").glob(f"{notebook.stem}.*.yaml"))
@@ -98,10 +91,7 @@ def _profile(notebook: Path, profile: str) -> dict[str, Any]:
 
 
 def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
-    """Execute a study's notebook, again where a host is lost, and return the executed one.
-
-    Raises its error, or that planned trials failed or are left (`TimeOver`, by `minutes`).
-    """
+    """Execute a study's notebook, again where a host is lost, and return the executed one."""
     from labkit.rig import LOCK
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -204,10 +194,7 @@ def store(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
-    """Measure the blocks that are left on the rigs of a scheduler; return their campaigns' folder.
-
-    Blocks that fail are an error after the others were stored.
-    """
+    """Measure the blocks that are left on the rigs of a scheduler; return the folder."""
     from distributed import Client, as_completed
 
     kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}

@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.campaign.treatments import PacketCapture
 from labkit.errors import RigError, ToolOutput, UsageError
-from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts import Job, script, start_job
 from labkit.placement import Placement, Workload
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
@@ -41,23 +41,19 @@ _FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
 
 @dataclass(frozen=True)
 class Prestarted:
-    """A client that was started, and stopped in a sleep that is `over` at a time, or why not."""
+    """A client that continues one whose first sleep is `over` at a time, or why none does."""
 
     client: Client
-    host: Host
-    folder: str
     over: float
     why: str
 
     def ready(self) -> Client:
         """Wait until its sleep is over, and return the client that continues it."""
         if self.why:
-            what = f"{self.client.argv[0]} did not reach its sleep before the window"
-            raise ToolOutput(what, where=f"host {self.host.name}", why=self.why.strip()[-400:])
+            what = "a client did not reach its sleep before the window"
+            raise ToolOutput(what, why=self.why.strip()[-400:])
         time.sleep(max(0.0, self.over - time.monotonic()))
-        # The shell does not use the client's command, which is for the record and for `ps`.
-        argv = tuple(script(_RESUME, self.folder, *self.client.argv))
-        return replace(self.client, argv=argv)
+        return self.client
 
 
 @dataclass
@@ -88,7 +84,9 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
         locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
         start_job(host, locked, directory=folder, label=label)
         why = host.call("hold", folder=folder, message=message)
-        yield Prestarted(client, host, folder, time.monotonic() + seconds, why)
+        # The shell does not use the client's command, which is for the record and for `ps`.
+        resumed = replace(client, argv=tuple(script(_RESUME, folder, *client.argv)))
+        yield Prestarted(resumed, time.monotonic() + seconds, why)
     finally:
         # A stopped process does not react to SIGTERM.
         Job(host, folder).stop(0.0, remove=True)
@@ -96,10 +94,7 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
 
 @contextmanager
 def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Churn]:
-    """Start containers of a workload that ends in a loop, during a ``with`` block.
-
-    The column ``churn_containers`` counts them; none, or an error, is a flag.
-    """
+    """Start containers of a workload that ends, one after the other, during a ``with`` block."""
     if placement.runtime != "docker":
         raise UsageError(f"{placement.label} cannot be started in a loop", remedy="use docker(...)")
     target, label, churn = trial.rig.target(placement), f"{trial.label}-churn", Churn()

@@ -125,7 +125,7 @@ def _run_planned(
         numbered = {"trial": name, "attempt": number, **keys}
         done = trial.attempt(plan.study.protocol, condition, numbered)
         store.add(done.record, done.measurement.samples, done.logs)
-        row, what = done.record["rows"][0], f"{name} attempt {number} ({done.condition})"
+        row, what = done.record["rows"][0], f"{name} attempt {number} ({condition.label})"
         if done.error is None:
             flags = f"; flags: {row['flags']}" if row["flags"] else ""
             LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], row["n_samples"], flags)

@@ -135,8 +135,7 @@ class Study:
     ) -> data.Campaign:
         """Open a rig, show the plan, measure what was not measured yet, and return the campaign.
 
-        `rig` is as for `labkit.Rig.open`, `seed` draws the order of each of the `blocks`, and the
-        others are as for `Plan.run`.
+        `rig` is as for `labkit.Rig.open`, the limits for `Plan.run`; `seed` draws their order.
         """
         from IPython.display import display  # slow to import
 

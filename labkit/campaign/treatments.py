@@ -26,15 +26,12 @@ AS_FOUND, ENDS = "as found", ("sut", "peer")
 #: A CPU is slow if the reference operation takes more than this many times the least that was
 #: read. On an Intel Xeon of 2023, nine of ten readings at full speed were within 1.12 times the
 #: least; where the other thread of the core was in use, opening a file took 1.6 times as long.
-SLOW = 1.25
-#: The flag of a window in which it was.
-CPU_SLOW = "the CPU was slow before, between or after the operations"
+SLOW, CPU_SLOW = 1.25, "the CPU was slow before, between or after the operations"
 #: Two CPUs share no cache if a line takes this many times the least that was read. On an AMD EPYC
 #: of 2022, 30 to 95 ns are read for two that share one, up to 130 where they were idle, and 150 to
 #: 230 for others. Other processors are not timed: on an Intel Xeon of 2023 a line takes 110 to
 #: 220 ns within one cache. Two threads of a core are nearer than CPUs ever need to be.
 APART, LEAST_NS = 2.0, 65.0
-#: The flag of a window in which they shared none.
 CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
 Levels = Mapping[str, Any]
 Counters = Mapping[str, float]
@@ -228,9 +225,8 @@ class SharedCache(Treatment):
     """The cache that the kernel says generator and SUT share: "kept", or "as found".
 
     A hypervisor may move virtual CPUs to cores without one, which takes longer. At "kept" a window
-    waits until they share it, and is measured again if they do not after it, alone
-    (`Trial.repeated`) or with its trial; where they never do, each is flagged. It is timed on one
-    machine with AMD's processor, just before a window's loads and just after them.
+    waits until they share it, and is measured again if they do not after it; where they never do,
+    each is flagged. It is timed on one machine with AMD's processor, just before and after loads.
     """
 
     known = (AS_FOUND, "kept")
@@ -238,8 +234,7 @@ class SharedCache(Treatment):
     MOST, LEAST = 120.0, 2.0
     #: The least time of a cache line so far in the campaign.
     least_ns = math.inf
-    #: It is as long as `MOST` while they shared it when the last window began.
-    _patience = MOST
+    _patience = MOST  # where they shared it when the last window began
 
     def resume(self, rows: Sequence[Levels]) -> None:
         known = (row for row in rows if row.get("cache_line_ratio"))
@@ -291,9 +286,8 @@ class CpuSpeed(Treatment):
     """
 
     known = (AS_FOUND, "kept")
-    REPETITIONS = 2
-    #: The shortest time so far in the campaign, and the slow attempts in a row.
-    least_ns, _slow = math.inf, 0
+    #: The most repetitions; the shortest time so far in the campaign, and slow attempts in a row.
+    REPETITIONS, least_ns, _slow = 2, math.inf, 0
 
     def resume(self, rows: Sequence[Levels]) -> None:
         times = (row["reference_ns"] for row in rows if "reference_ns" in row)
@@ -321,7 +315,6 @@ class IdlePolicy(Treatment):
     """
 
     known = (AS_FOUND, "held")
-    #: Settings of the machines whose idle states `begin` holds.
     _machines: Sequence[Settings] = ()
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
@@ -359,13 +352,11 @@ class Interrupts(Treatment):
     def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
         separate = "clean" in rig.hosts and not rig.shared_kernel
         for role in ("sut", "clean") if separate else ("sut",):
-            own = parse_cpus(rig.cpus(role, "split"))
-            others = {*parse_cpus(rig.cpus(role, "free"))}.difference(own)
-            if level == "moved" and others:  # there may be one CPU only
-                host = rig.hosts[role]
-                paths = host.call("files", pattern="/proc/irq/[0-9]*/smp_affinity_list")
+            free, own = (parse_cpus(rig.cpus(role, one)) for one in ("free", "split"))
+            if level == "moved" and (others := {*free} - {*own}):  # there may be one CPU only
+                paths = rig.hosts[role].call("files", pattern="/proc/irq/[0-9]*/smp_affinity_list")
                 # Some interrupts cannot be moved.
-                settings_of(host).set_files(dict.fromkeys(paths, format_cpus(others)))
+                settings_of(rig.hosts[role]).set_files(dict.fromkeys(paths, format_cpus(others)))
 
 
 _TCP = "/proc/sys/net/ipv4/tcp_"
@@ -439,20 +430,12 @@ class PacketSteering(Treatment):
 
     "on" steers packets at both ends to the CPUs of the receiving host, "off" does not. Between
     namespaces of one kernel the CPU of the sender takes packets in, up to the receiver's socket:
-    there "own" moves them at every host to its CPUs, as the interrupt of a network card would.
-    Other rigs are left as they are, as at "as found".
+    there "own" moves them at every host to its CPUs, as a network card's interrupt would elsewhere.
     """
 
     known = (AS_FOUND, "off", "on", "own")
     #: Whether packets are moved in this trial.
     _moves = False
-
-    def _roles(self, rig: Rig, level: Any) -> Sequence[str]:
-        one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
-        everyone = [role for role in rig.targets if one_kernel and role != "collector"]
-        roles = {"off": ENDS, "on": ENDS, "own": everyone}.get(level, ())
-        self._moves = level != "off" and bool(roles)
-        return roles
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         for host, masks in self.values(rig, level) if level != "off" else ():
@@ -461,7 +444,11 @@ class PacketSteering(Treatment):
         return None
 
     def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:
-        for role, device in _devices(rig, self._roles(rig, level)):
+        one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
+        everyone = [role for role in rig.targets if one_kernel and role != "collector"]
+        roles: Sequence[str] = {"off": ENDS, "on": ENDS, "own": everyone}.get(level, ())
+        self._moves = level != "off" and bool(roles)
+        for role, device in _devices(rig, roles):
             host, folder = rig.hosts[role], f"{rig.targets[role].sysfs}/class/net/{device}/queues"
             # All of its CPUs where the host has its own kernel.
             cpus = rig.cpus(role, "split" if rig.shared_kernel else "free")

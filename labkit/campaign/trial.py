@@ -51,7 +51,6 @@ _LONGEST = 1000
 class Attempt:
     """One attempt at a trial; display it to see its record, which is as a campaign stores it."""
 
-    condition: str
     #: It is empty after an error.
     measurement: Measurement
     record: Mapping[str, Any]
@@ -145,7 +144,7 @@ class Trial:
         self.flag(*(flag for flag in measurement.flags if flag not in self.flags))
         rows = self.rows(keys, condition, outcome, measurement)
         record = {"rows": rows, "error": why, **self.record}
-        return Attempt(condition.label, measurement, record, self.logs, error)
+        return Attempt(measurement, record, self.logs, error)
 
     def rows(
         self, keys: Levels, condition: Condition, outcome: Levels, measurement: Measurement
@@ -203,9 +202,8 @@ class Trial:
     def serve(self, workload: Workload, placement: Placement, **options: str) -> Iterator[Server]:
         """Place a workload, ready and verified, for the duration of a ``with`` block.
 
-        Options are a unique `name` (by default ``server``), with which the columns of placements
-        begin at which no client aims, a CPU list `cpus` (by default that of the host's role), and
-        `at`, the role of another host, such as ``peer``.
+        Options are a unique `name`, which begins the columns of a placement at which no client
+        aims, a CPU list `cpus` in place of its host's, and `at`, the role of another host.
         """
         with self.serve_all([{"workload": workload, "placement": placement, **options}]) as servers:
             yield servers[0]
@@ -331,11 +329,7 @@ class Trial:
         return measurements
 
     def repeated(self, measure: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Call a function that measures, again where the CPUs were disturbed meanwhile.
-
-        For a trial of several windows, which otherwise are all measured again for one of them.
-        ``windows_repeated`` counts these calls.
-        """
+        """Call a function that measures one of several windows, again where CPUs were disturbed."""
         count = self._repeated.setdefault("windows_repeated", 0.0)
         for number in range(1, WINDOW_ATTEMPTS):
             flags = list(self.flags)
@@ -420,10 +414,9 @@ def _checked(measurement: Any) -> Measurement:
     if not isinstance(measurement, Measurement):
         what = f"the protocol returned {type(measurement).__name__}"
         raise LabkitError(what, remedy="return what trial.measure(...) returned")
-    arrays = measurement.samples.values()
-    if any(array.dtype != np.int64 for array in arrays) or len(set(map(len, arrays))) > 1:
-        shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in measurement.samples.items())
-        raise LabkitError("samples must be int64 columns of one length", why=shown)
+    kinds = {f"{array.dtype} x {len(array)}" for array in measurement.samples.values()}
+    if len(kinds) > 1 or not all(kind.startswith("int64 ") for kind in kinds):
+        raise LabkitError("samples must be int64 columns of one length", why=", ".join(kinds))
     return measurement
 
 

@@ -1,8 +1,4 @@
-"""The measured window: what is observed and counted on every host before and after the loads.
-
-The loads run on one host, while the harness sleeps. No observation before or after finds a client:
-as it ends, its parent reads its CPUs, class and CPU time before it reaps it.
-"""
+"""The measured window: what is observed and counted on every host before and after the loads."""
 
 from __future__ import annotations
 
@@ -19,7 +15,8 @@ from labkit.tools.base import Client
 
 #: Seconds after a window's end within which labkit knows of it, also on a busy machine.
 LATE = 10.0
-#: An engine's command is not the parent of what it starts inside a placement, so that a shell is. A
+#: No observation finds a client: as it ends, its parent reads its CPUs, class and CPU time. An
+#: engine's command is not the parent of what it starts inside a placement, so that a shell is. A
 #: client holds the writing end of a pipe until it ends. What is left of it is read then, before its
 #: shell reaps it: dash and busybox do not while they read a command's output, bash does. dash also
 #: reaps after a builtin, so that none runs from the client's start on.
@@ -53,10 +50,9 @@ _MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
 _OTHERS, _STEAL = 0.05, 0.003
 #: CPU time is read a share of the window, and ns on a busy machine, before or after its own time.
 _CLOCKS, _READING_NS = 1.1, 0.5e9
-#: Ticks of each of `KINDS`, by the kernel's name of a CPU; "cpu" is the sum of all.
-Ticks = Mapping[str, list[int]]
-#: The ticks of a window, and the CPU list of a side; "" is every CPU of that machine.
-Side = tuple[Ticks, str]
+#: Ticks of each of `KINDS` by the kernel's name of a CPU ("cpu" is the sum of all), and the CPU
+#: list of a side; "" is every CPU of that machine.
+Side = tuple[Mapping[str, list[int]], str]
 
 
 @dataclass
@@ -122,10 +118,7 @@ def measure(
     line: Sequence[int] = (),
     seen: Facts | None = None,
 ) -> Window:
-    """Run loads at the same time on the first kernel's host, and sleep until all have ended.
-
-    A cache line is timed between two CPUs of `line`; what was `seen` is not observed again.
-    """
+    """Run loads at the same time on the first kernel's host, and sleep until all have ended."""
     own, *others = kernels
     limit, before = 2 * max(load.client.seconds for load in loads) + 20, dict(seen or {})
     made = [load.folder for load in loads if load.folder]
@@ -250,11 +243,8 @@ def change(before: Any, after: Any) -> Any:
 def account(
     kernels: Sequence[Kernel], *, messages: int, cpus: tuple[str, str], seconds: float
 ) -> tuple[dict[str, float], dict[str, Any], list[str]]:
-    """Return the counters of a window, its snapshots as numbers, and the rules that it breaks.
-
-    The first kernel is the clients', `cpus` are those of client and server; the trial began
-    `seconds` ago.
-    """
+    """Return the counters of a window, its snapshots as numbers, and the rules that it breaks."""
+    # The first is the clients' host; `cpus` are those of both sides; the trial began `seconds` ago.
     client, server = kernels[0], next(one for one in kernels if "" in one.places)
     others = {one.host.name: other_programs(one, seconds) for one in kernels}
     ticks = {one.host.name: change(one.before["cpu"], one.after["cpu"]) for one in kernels}
@@ -299,10 +289,7 @@ def mechanisms(kernel: Kernel, messages: int) -> dict[str, float]:
 
 
 def used(kernel: Kernel) -> dict[str, float]:
-    """Return what placements of a host used and lost: CPU time in ns and as a share, and drops.
-
-    Columns begin with the name of the placement; ``socket_drops`` are those of its own UDP sockets.
-    """
+    """Return what placements of a host used and lost, by columns that begin with their names."""
     before, after = ({"": one, **one.get("beside", {})} for one in (kernel.before, kernel.after))
     elapsed, found = kernel.after["clock_ns"] - kernel.before["clock_ns"], dict[str, float]()
     for name, last in after.items():
@@ -323,10 +310,7 @@ def used(kernel: Kernel) -> dict[str, float]:
 
 
 def other_programs(kernel: Kernel, seconds: float) -> dict[str, float]:
-    """Take the programs out of both snapshots; return the share of a CPU of those not of the trial.
-
-    What began in its `seconds` does not count, nor does what ended in the window.
-    """
+    """Take the programs out of snapshots; return the use of a CPU by those before the trial."""
     earlier, later = kernel.before.pop("programs"), kernel.after.pop("programs")
     known = {(pid, start): ticks for pid, start, _, ticks in earlier}
     now, tick = kernel.after["uptime"], TICK_NS / 1e9

@@ -8,6 +8,7 @@ import platform
 import re
 import termios
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,6 @@ def measurement(*values):
 def plan_of(rig, protocol, **settings):
     one = Study("tiny", protocol, {"n": list(range(3))}, {"messages": 3, **settings})
     return one.plan(rig, blocks=2, seed=1)
-
-
-def records(found):
-    """Return the record of every attempt in the order of the plan."""
-    return [json.loads(p.read_text()) for p in sorted(found.path.glob("trials/*/trial.json"))]
 
 
 class Protocol:
@@ -94,7 +90,7 @@ def test_a_resumed_campaign_goes_on_with_the_least_times(rig, tmp_path):
     assert (cache.least_ns, speed.least_ns) == (80.0, 7.0)
 
 
-@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("n", [1, 3, 6])
 def test_an_interrupted_campaign_is_resumed(rig, tmp_path, n):
     protocol = Protocol(**{f"c{n}": KeyboardInterrupt()})
     plan = plan_of(rig, protocol)
@@ -137,7 +133,8 @@ def test_a_protocol_error_is_a_failed_row(rig, tmp_path, outcome):
     assert found.trials["trial"].tolist()[1] == found.trials["trial"].tolist()[2]
     failed = found.trials.iloc[1]
     assert failed["problem"] and failed["n_samples"] == 0 and math.isnan(failed["value_ns_median"])
-    (stored,) = (one for one in records(found) if one["error"])
+    records = map(Path.read_text, found.path.glob("trials/*/trial.json"))
+    (stored,) = (one for one in map(json.loads, records) if one["error"])
     assert stored["error"]["what"] == failed["problem"]
     assert len(list((found.path / "samples.parquet").iterdir())) == 6
 
@@ -217,8 +214,6 @@ def test_the_harness_leaves_the_sut_during_a_run(rig):
     assert os.sched_getaffinity(0) == before
 
 
-# A campaign on disk: complete or not at all, and what was measured comes back to the bit.
-
 PLAN: dict[str, Any] = {"identity": {"settings": {"messages": 3}}}
 PLAN |= {"study": "made-up", "factors": {}, "settings": {}}
 ROW: dict[str, Any] = {"trial": "b01-p01", "attempt": 1, "block": 1, "position": 1}
@@ -251,8 +246,7 @@ def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp
     with pytest.raises(UsageError, match=r"settings\.messages: 3 -> 4"):
         begin(tmp_path, other)
     new, again = begin(tmp_path, other, True).path, begin(tmp_path, other, True).path
-    found = sorted(path.parent for path in tmp_path.glob("study/*/plan.json"))
-    assert found == [store.path, new, again] and begin(tmp_path, other).path == again
+    assert store.path < new < again == begin(tmp_path, other).path
     (store.path / "plan.json").write_text('{"format": 1}')  # only the newest one matters
     (again / "trials.parquet").write_bytes(b"")
     with pytest.raises(UsageError, match="packed campaign cannot be continued"):
@@ -261,7 +255,7 @@ def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp
 
 def files(store):
     paths = [path for path in store.path.rglob("*") if path.is_file() and path.name != ".lock"]
-    return {str(path.relative_to(store.path)): path.read_bytes() for path in paths}
+    return sorted(str(path.relative_to(store.path)) for path in paths)
 
 
 @pytest.mark.parametrize(("new", "count"), [(False, 1), (True, 8)])
@@ -298,10 +292,10 @@ def test_a_trial_appears_complete_or_not_at_all(store, monkeypatch, step):
         store.add({"rows": [ROW]}, RTT, logs)
     whole = bool(store.attempts())
     with store.locked():
-        assert bool(files(store).keys() - {"plan.json"}) == whole
+        assert (files(store) != ["plan.json"]) == whole
     if not whole:
         store.add({"rows": [ROW]}, RTT, logs)
-    assert sorted(files(store)) == [
+    assert files(store) == [
         *("plan.json", "samples.parquet/b01-p01-a1.parquet"),
         *(f"trials/b01-p01-a1/{name}" for name in ("server.log", "tool.out", "trial.json")),
     ]

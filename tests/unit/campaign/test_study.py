@@ -1,7 +1,6 @@
 """Studies and plans: levels by name, treatments, needs of a rig, identity, one trial."""
 
 import linecache
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,15 +17,13 @@ from labkit.campaign.trial import Trial
 from labkit.errors import CpusDisturbed, ManipulationError, UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import bare, container, cpu_mask, docker
-from labkit.rig.base import Rig
 from labkit.runtimes import Server
 from labkit.tools.base import Measurement
 
 
 def measured(trial, level):
     """Return a few samples, as a tool would."""
-    lines = [f"--level {level}", f"cpus {trial.cpus('sut')}", *(f"line {n}" for n in range(40))]
-    trial.logs["tool.out"] = "\n".join(lines)
+    trial.logs["tool.out"] = f"--level {level}, cpus {trial.cpus('sut')}"
     trial.flag("odd")
     return Measurement({"rtt_ns": np.arange(1, 201, dtype=np.int64)}, {"rate": 2.5}, 200)
 
@@ -138,9 +135,8 @@ def test_a_treatment_is_declared_with_its_levels(rig):
     assert plan.design.infeasible == {"11": "too loud"}
     study_of(factors={"level": loud}).try_one(rig)
     assert loud.applied == 1
-    with pytest.raises(UsageError, match="IdlePolicy has no level 'hold'") as caught:
+    with pytest.raises(UsageError, match=r"no level 'hold'\n.*did you mean 'held'"):
         treatments.IdlePolicy("hold")
-    assert caught.value.remedy == "did you mean 'held'? One of as found, held"
     with pytest.raises(UsageError, match="SecondHost has no option 'image'"):
         treatments.SecondHost(2, image=["net"])
 
@@ -240,13 +236,11 @@ def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock, movi
         assert clock[0] - began == pytest.approx(waited, abs=0.25)
         # It was so before the window.
         assert cache.check("kept", {"cache_line_ratio": 3.0}) == [CPUS_APART]
-    began = clock[0]
-    cache.ready(rig, "as found")
     times[:] = [65, 195]
-    cache.ready(rig, "kept")
-    assert clock[0] == began
-    cache.ready(rig, "kept")
-    assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
+    for level, waited in (("as found", 0), ("kept", 0), ("kept", 120)):  # they came to share it
+        began = clock[0]
+        cache.ready(rig, level)
+        assert clock[0] - began == pytest.approx(waited, abs=0.25)
 
 
 def test_a_cache_line_is_compared_with_the_least_of_the_campaign(rig):
@@ -328,23 +322,14 @@ def test_the_identity_has_the_code_of_functions_that_the_protocol_calls():
     assert digest_of(f"def other():\n    return 2\n\n{text}") == found
 
 
-def test_a_run_opens_the_rig_shows_the_plan_and_measures(rig, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Rig, "open", staticmethod(lambda spec, **needs: nullcontext(rig)))
-    campaign = study_of().run("virtual", blocks=2, seed=1, into=tmp_path)
-    assert "tiny: 2 conditions x 2 blocks = 4 trials on rig nowhere" in capsys.readouterr().out
-    assert len(campaign.ok) == 4
-
-
 def test_one_trial_shows_what_it_did(rig):
     one = study_of().try_one(rig, level=11)
-    for words in ("11", "--level", "cpus 1", "line 39", "odd"):
-        assert words in repr(one)
+    assert "--level 11, cpus 1" in repr(one) and "odd" in repr(one)
     (row,) = one.record["rows"]
     assert row["rtt_ns_median"] == 100.5 and row["rate"] == 2.5 and row["level"] == "11"
     # It has the baseline's levels by default, and the affinity of its treatment.
     free = study_of(settings={"affinity": treatments.Pinning("free")}, baseline={"level": 11})
-    one = free.try_one(rig)
-    assert one.condition == "11" and "cpus 0-1" in one.logs["tool.out"]
+    assert free.try_one(rig).logs["tool.out"] == "--level 11, cpus 0-1"
 
 
 def test_one_trial_that_is_impossible_or_fails_raises_its_error(rig):
