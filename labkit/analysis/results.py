@@ -67,9 +67,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         rows = []
-        for row in self.table.to_dict("records"):
-            conditions = {"condition": row["condition"], "against": row["to"]}
-            shown = {name: words.level(self.factor, one) for name, one in conditions.items()}
+        for row in self.answer().rows:
+            shown = {"condition": row["condition"], "against": row["to"]}
             rows.append(_shown({name: row[name] for name in self.by}) | shown | words.row(row))
         names = {"ratio": "ratio [95 % interval]"}
         frame = pd.DataFrame(rows).rename(columns=names).drop(columns="baseline", errors="ignore")

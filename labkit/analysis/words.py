@@ -123,14 +123,13 @@ def row(result: Mapping[Any, Any]) -> dict[str, str]:
     direction = word(result["estimate"], metric)
     words = {"differs": direction, "equivalent": f"same within {within}"}
     words["differs within margin"] = f"{direction}, within {within}"
-    if result["reason"]:
-        words[verdict] = f"{verdict}: {result['reason']}"
+    shown = f"{verdict}: {result['reason']}" if result["reason"] else words.get(verdict, verdict)
     return {
         "value": amount(result["value"], metric),
         "baseline": amount(result["baseline"], metric),
         "difference": amount(result["difference"], metric, signed=True),
         "ratio": ratio(result["estimate"], result["low"], result["high"]),
-        "verdict": words.get(verdict, verdict) + ("\u00a0•" if result["p_adjusted"] < 0.05 else ""),
+        "verdict": f"{shown}\u00a0•" if result["p_adjusted"] < 0.05 else shown,
         "blocks": f"{result['n_blocks']:,.0f}",
     }
 

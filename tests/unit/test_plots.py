@@ -1,6 +1,7 @@
 """Figures of results."""
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -43,27 +44,16 @@ FIGURES = {
 }
 
 
-@pytest.fixture
-def texts(monkeypatch):
+def texts(figure):
     """Return the texts that a figure draws, which tick labels beyond its limits are not."""
-
-    def of(figure):
-        found, draw = {}, Text.draw
-
-        def recorded(text, *arguments):
-            found[text] = None
-            draw(text, *arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Text, "draw", recorded)
-            figure.draw_without_rendering()
-        return [one for one in found if one.get_text().strip() and one.get_visible()]
-
-    return of
+    with mock.patch.object(Text, "draw", autospec=True, side_effect=Text.draw) as draw:
+        figure.draw_without_rendering()
+    found = dict.fromkeys(call.args[0] for call in draw.call_args_list)
+    return [one for one in found if one.get_text().strip() and one.get_visible()]
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_text_is_inside_readable_and_does_not_overlap(name, texts):
+def test_text_is_inside_readable_and_does_not_overlap(name):
     figure = FIGURES[name]()
     found, whole = texts(figure), figure.bbox
     boxes = [one.get_window_extent() for one in found]
@@ -80,7 +70,7 @@ def test_text_is_inside_readable_and_does_not_overlap(name, texts):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_a_forest_has_a_label_a_row_and_a_mark_where_it_was_measured(rows, texts):
+def test_a_forest_has_a_label_a_row_and_a_mark_where_it_was_measured(rows):
     table = comparison(rows)
     figure = plots.forest(table, "placement")
     shown = " ".join(one.get_text() for one in texts(figure)) + figure.alt

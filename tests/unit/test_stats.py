@@ -103,13 +103,10 @@ def test_equivalence_is_not_claimed_where_one_side_failed_more():
     assert equal == [True, False, True]
 
 
-def test_a_block_in_two_sessions_pairs_nothing():
+def test_a_missing_level_of_another_factor_or_another_session_drops_the_block():
     frame = trials()
     frame.loc[(frame["block"] == 3) & (frame["place"] == "docker"), "session"] = 2
     assert compared(frame)["n_blocks"] == 7
-
-
-def test_repeats_are_averaged_and_a_missing_level_of_another_factor_drops_the_block():
     frame = pd.concat([trials(seed=1, size=1), trials(seed=2, size=2)], ignore_index=True)
     separate = [of(frame, DOCKER | {"size": size}, BARE | {"size": size}) for size in (1, 2)]
     expected = np.mean([one.estimate().centre for one in separate])
