@@ -53,14 +53,20 @@ LEFT_OVER = {
     "mounts": "awk '{ print $1, $2, $3 }' /proc/self/mounts | grep -E 'labkit|netns' | sort",
     "control groups": "find /sys/fs/cgroup -type d -path '*/labkit/*' | sort",
     "processes": "grep -hsaz -E '^LABKIT_LABEL=(trial|labkit-rig)' /proc/[0-9]*/environ "
-    "| tr '\\0' '\\n' | sort -u; pgrep -x -l dockerd",
-    "files": "find /run/labkit -mindepth 1 -maxdepth 2 -type d | sort; ls -d /tmp/trial-*",
+    "| tr '\\0' '\\n' | sort -u; pgrep -x -l -r D,R,S,T dockerd",
+    "files": "find /run/labkit -mindepth 1 -maxdepth 2 -type d | sort; "
+    "ls -d /tmp/trial-* /var/lib/labkit/storage/unions/*",
 }
 
 
-def machine() -> dict[str, str]:
-    """Return the state of this machine after `labkit clean`, by the name of each part."""
+def cleaned() -> dict[str, str]:
+    """Return the state of this machine after `labkit clean`."""
     subprocess.run([*LABKIT, "clean"], check=True, capture_output=True)
+    return machine()
+
+
+def machine() -> dict[str, str]:
+    """Return the state of this machine, by the name of each part."""
     return {
         name: subprocess.run(["sh", "-c", script], capture_output=True, text=True).stdout
         for name, script in {**SETTINGS, **LEFT_OVER}.items()
@@ -158,13 +164,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first campaign")
     given = parser.parse_args()
     print(f"--seed {given.seed}", flush=True)
-    began, before, number, bad = time.monotonic(), machine(), given.first, 0
+    began, before, number, bad = time.monotonic(), cleaned(), given.first, 0
     kills = trials = 0
     while kills < given.kills and time.monotonic() - began < 60 * given.minutes:
         draw = random.Random(f"{given.seed}:{number}")
         with tempfile.TemporaryDirectory(prefix="chaos-") as name:
             killed, ended, wrong = run_campaign(Path(name), draw, min(MOST, given.kills - kills))
-        wrong += changed(before, machine())
+        wrong += changed(before, cleaned())
         kills, trials, bad, number = kills + killed, trials + ended, bad + len(wrong), number + 1
         counts = f"campaign {number - 1}: {killed} kills, {ended} trials"
         print(counts, *wrong, sep="\n  ", flush=True)

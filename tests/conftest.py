@@ -1,8 +1,8 @@
-"""What every test run shares: when rig and browser tests can run, and must.
+"""When rig and browser tests can run, and must.
 
-``LABKIT_REQUIRE_RIG=1`` (set by ``.ci/run`` where a rig can be had) makes a skipped rig test, or a
-run without any, a failure, except where a program that no distribution packages is not on PATH, or
-this machine runs no privileged container.
+``LABKIT_REQUIRE_RIG=1`` (set by ``.ci/run`` where a rig can be had) makes a skipped rig test a
+failure, except where a program that no distribution packages is not on PATH, or this machine runs
+no privileged container.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ settings.load_profile("labkit")
 SBIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 RIG_PROGRAMS = ("dockerd", "docker", "sockperf", "sshd", "ip", "nsenter")
 REQUIRED = os.environ.get("LABKIT_REQUIRE_RIG", "") not in ("", "0")
-#: Whether a rig test ran.
-RAN = pytest.StashKey[bool]()
 
 
 def _no_rig_because() -> str:
@@ -51,10 +49,6 @@ def _no_rig_because() -> str:
         ["unshare", "--net", "true"], capture_output=True, text=True, check=False
     )
     return f"no network namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[RAN] = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,19 +66,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
-    if item.get_closest_marker("rig") is None:
-        return report
-    if REQUIRED and report.skipped and not hasattr(report, "wasxfail"):
+    must = REQUIRED and item.get_closest_marker("rig") is not None
+    if must and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not re.search("is not on PATH$|this machine runs no", reason):
             report.outcome = "failed"
             report.longrepr = f"LABKIT_REQUIRE_RIG is set, and this rig test did not run: {reason}"
-    item.config.stash[RAN] |= report.when == "call" and not report.skipped
     return report
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    none_ran = not session.config.stash[RAN] and not session.config.option.collectonly
-    if REQUIRED and none_ran and exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print("\nLABKIT_REQUIRE_RIG is set and no rig test ran")

@@ -1,13 +1,11 @@
 """Fixtures on the virtual rig, which is opened once, with all that it can have.
 
-A machine has one rig. Modules whose tests bring it up themselves, or start programs that do, must
-not use ``lab``: they run after all that do, and find no rig.
+A machine has one rig: tests that bring it up themselves, or start programs that do, run before
+those that use ``lab``.
 """
 
 import itertools
 import os
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +22,8 @@ from labkit.rig.virtual import group_roots
 PATIENCE = 900.0
 MINE = f"trial-{os.getpid()}-"
 #: Two layers with a tree each, and two files for first writes.
-FILES = tree("tree", 5, 20, 20_000)
-LAYERED = LayeredImage(
-    "layered",
-    (
-        FILES | {"layer-1": 4096} | {f"first/{number}": 300_000 for number in range(2)},
-        FILES | {"layer-2": 4096},
-    ),
-)
+FILES, FIRST = tree("tree", 5, 20, 20_000), {f"first/{number}": 300_000 for number in range(2)}
+LAYERED = LayeredImage("layered", (FILES | FIRST | {"layer-1": 4096}, FILES | {"layer-2": 4096}))
 EVERYTHING: dict[str, Any] = {
     "networks": ("nat", "macvlan", "overlay", "weave"),
     "peer": ("net", "apps", "python"),
@@ -49,61 +41,30 @@ TREATMENTS = {
     "congestion_control": treatments.CongestionControl(),
     "capture": treatments.PacketCapture(),
     "tunnel_offload": treatments.TunnelOffload(),
-    "receiving_cpu": treatments.PacketSteering(),
     "burst_us": treatments.QuotaBurst(),
 }
 _numbers = itertools.count(1)
-#: The open rig, what closes it, and the files with a test that uses it.
-OPEN: list[Rig] = []
-CLOSING = ExitStack()
-USERS: set[Path] = set()
 
 
 def pytest_collection_modifyitems(items):
-    USERS.update(item.path for item in items if "lab" in getattr(item, "fixturenames", ()))
-    items.sort(key=lambda item: bool(item.get_closest_marker("rig")) and item.path not in USERS)
+    items.sort(key=lambda item: "lab" in getattr(item, "fixturenames", ()))
 
 
-def close_lab():
-    OPEN.clear()
-    CLOSING.close()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lab():
-    """Return the shared rig."""
-    if not OPEN:
-        opened = Rig.open("virtual", patience=PATIENCE, **EVERYTHING)
-        OPEN.append(CLOSING.enter_context(opened))
-    return OPEN[0]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def close_unused_lab(request):
-    """Take the shared rig down before a module without a test that uses it."""
-    if request.path not in USERS:
-        close_lab()
-
-
-@pytest.hookimpl(trylast=True)  # after the fixtures of a module that was interrupted
-def pytest_sessionfinish():
-    close_lab()
-
-
-@pytest.fixture(scope="module")
-def namespaces():
-    """Open a rig of the module's own, whose namespaces serve as machines."""
-    options = {"peer": ("net",), "collector": ("sut",)}
-    with Rig.open("virtual", patience=PATIENCE, **options) as rig:
+    """Open the shared rig on one CPU, which none of its daemons may inherit."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(cpus)])
+    with Rig.open("virtual", patience=PATIENCE, **EVERYTHING) as rig:
+        os.sched_setaffinity(0, cpus)
         yield rig
 
 
 @pytest.fixture
-def label():
+def label(lab):
     """Yield a label that nothing else carries, and by which nothing is left at the end."""
     yield f"{MINE}test{next(_numbers)}"
-    if OPEN:
-        assert leftovers() == []
+    assert leftovers() == []
 
 
 @pytest.fixture

@@ -36,10 +36,9 @@ def count_characters(stdout, log):
     return Measurement({}, {"characters": float(len(stdout or log))}, messages=1)
 
 
-def shell(text, *args, bulky=False):
+def shell(text):
     """Return a client that runs a script inside a placement."""
-    argv = ("sh", "-euc", text, "test", *args)
-    return Client(argv, "", 4.0, count_characters, samples_in_stdout=bulky)
+    return Client(("sh", "-euc", text), "", 4.0, count_characters)
 
 
 def needs(program):

@@ -1,8 +1,7 @@
 """Namespaces of the virtual rig as machines of one's own, which can be cut off and rebooted.
 
-Each has SSH sessions in a mount namespace with a boot identifier and a journal of its own. The
-commands of a user run in another mount namespace, in which nothing of the hosts is seen: neither
-their files below /run and /var/lib, nor their sockets and locks.
+SSH sessions of each have a boot identifier and a journal of their own. A user's commands run where
+nothing of the hosts is seen: neither their files below /run and /var/lib, nor sockets and locks.
 """
 
 import json
@@ -18,6 +17,7 @@ from uuid import uuid4
 import psutil
 from sshd import command, make_key
 
+from labkit import Rig
 from labkit.hosts import LocalHost, stop_labelled
 from labkit.rig import netns, networks
 
@@ -32,16 +32,29 @@ interfaces = ["lab0"]
 cpus = "{cpus}"
 scratch = "{folder}/scratch/{role}"
 """
-BEGIN = 'name = "own"\npatience = 400\n'
-BRIDGE = """bridge_port = "lab1"
-bridge_address = "198.18.1.10/24"
-"""
-NETWORKS = """
+BEGIN = """
+name = "own"
+patience = 400
 [networks]
 macvlan = "198.18.0.32/24"
 nat = "198.18.33.10/24"
 overlay = "198.18.35.10/24"
 """
+#: As this process sees it: there engines mount what the hosts' own mounts do not show.
+PLACE = f"/proc/{os.getpid()}/root{netns.DIRECTORY}"
+#: What the table of a host has besides.
+MORE = {
+    "sut": f"""
+engine = "{netns.SOCKET}"
+exec_root = "{PLACE}/sut"
+bridge_port = "lab1"
+bridge_address = "198.18.1.10/24"
+""",
+    "peer": f'engine = "{netns.PEER_SOCKET}"\nexec_root = "{PLACE}/peer"\n',
+    "collector": 'mirrors = ["sut"]\n',
+}
+#: For so many seconds a host is cut off, or boots.
+AWAY = 5
 _SESSION = """
 mount --bind "$1" /proc/sys/kernel/random/boot_id
 mkdir -p "$2" /var/lib/labkit/journal
@@ -54,48 +67,36 @@ for folder in /run/labkit /var/lib/labkit; do mkdir -p $folder; mount -t tmpfs t
 exec "$@"
 """
 LABKIT = (sys.executable, "-m", "labkit.cli")
-ROLES = ("generator", "sut", "clean")
-#: With the further hosts of the second rig file.
-ALL_ROLES = (*ROLES, "peer", "collector")
+ROLES = ("generator", "sut", "clean", "peer", "collector")
 
 
 class Machines:
-    """Hosts with SSH servers, boots and journals of their own, and two rig files about them.
+    """Hosts with SSH servers, boots and journals of their own, and the rig file `path` about them.
 
-    `path` is of three hosts, and `networked` of all, with networks that labkit creates.
+    They are namespaces of `rig`, which is a virtual one.
     """
 
-    def __init__(self, folder, cpus):
-        self.folder, self.servers, self.cpus = folder, {}, cpus
-        self.path, self.networked = folder / "rig.toml", folder / "networked.toml"
+    def __init__(self, folder, rig):
+        self.folder, self.servers, self.rig = folder, {}, rig
+        self.path = folder / "rig.toml"
         make_key(folder / "user")
-        tables = {role: self.table(role) for role in ALL_ROLES}
-        tables["sut"] += f'engine = "{netns.SOCKET}"\n'
-        bridged = {**tables, "sut": tables["sut"] + BRIDGE}
-        self.path.write_text(BEGIN + "".join(bridged[role] for role in ROLES))
-        # As this process sees it: there engines mount what the hosts' own mounts do not show.
-        root = f"/proc/{os.getpid()}/root{netns.DIRECTORY}"
-        tables["sut"] += f'exec_root = "{root}/sut"\n'
-        tables["peer"] += f'engine = "{netns.PEER_SOCKET}"\nexec_root = "{root}/peer"\n'
-        tables["collector"] += 'mirrors = ["sut"]\n'
-        self.networked.write_text(BEGIN + "".join(tables.values()) + NETWORKS)
+        key = make_key(folder / "host")
+        lines = [f"[127.0.0.1]:{self.port(role)} {key}" for role in ROLES]
+        (folder / "known_hosts").write_text("".join(lines))
+        self.path.write_text(BEGIN + "".join(map(self.table, ROLES)))
 
     def table(self, role):
-        """Make a host's key and the way into it, and return its table of the rig file."""
+        """Make the way into a host, and return its table of the rig file."""
         port, session = self.port(role), self.folder / f"session-{role}"
-        kind, blob, *_ = make_key(self.folder / role).split()
-        with (self.folder / "known_hosts").open("a") as known:
-            known.write(f"[127.0.0.1]:{port} {kind} {blob}\n")
         places = [self.folder / f"{what}-{role}" for what in ("boot", "journal")]
         argv = [*netns.inside(role), "unshare", "--mount", "--propagation", "slave"]
         argv += ["sh", "-euc", _SESSION, "session", *map(str, places)]
-        argv += command(self.folder / role, self.folder / "user.pub", "-i")
+        argv += command(self.folder / "host", self.folder / "user.pub", "-i")
         session.write_text(f"#!/bin/sh\nexec {shlex.join(argv)}\n")
         session.chmod(0o755)
-        cpus = self.cpus[role if role in ROLES else "generator"]
+        named = {"role": role, "port": port, "folder": self.folder, "cpus": self.rig.cpu_map[role]}
         addresses = json.dumps(netns.PORTS[role]["lab0"])
-        named = {"role": role, "port": port, "folder": self.folder}
-        return HOST.format(**named, addresses=addresses, cpus=cpus)
+        return HOST.format(**named, addresses=addresses) + MORE.get(role, "")
 
     def port(self, role):
         """Return the port of a host's SSH server on this machine."""
@@ -116,22 +117,21 @@ class Machines:
                 process.kill()
         listening.wait()
 
-    def reboot(self, role, seconds):
-        """End all that ran on a host; after some seconds it answers again."""
-        self.stop(role)
+    def reboot(self):
+        """End all that ran on the sut; after some seconds it answers again."""
+        self.stop("sut")
         stop_labelled(LocalHost(), "trial-")
-        if role == "sut":
-            networks.remove_containers(LocalHost(), netns.SOCKET)
-        time.sleep(seconds)
-        self.start(role)
+        networks.remove_containers(LocalHost(), netns.SOCKET)
+        time.sleep(AWAY)
+        self.start("sut")
 
-    def cut(self, role, seconds):
+    def cut(self, role):
         """Let nothing pass between the harness and a host for some seconds."""
         ways = [self.servers[role], *self.servers[role].children()]
         for way in ways:
             with suppress(psutil.NoSuchProcess):
                 way.suspend()
-        time.sleep(seconds)
+        time.sleep(AWAY)
         for way in ways:
             with suppress(psutil.NoSuchProcess):
                 way.resume()
@@ -151,17 +151,20 @@ class Machines:
 
 
 @contextmanager
-def machines(folder, cpus):
-    """Make machines of the namespaces of a virtual rig that is up."""
-    made = Machines(folder, cpus)
-    try:
-        for role in ALL_ROLES:
-            made.start(role)
-        yield made
-    finally:
-        for role in list(made.servers):
-            made.stop(role)
-        shutil.rmtree(folder / "scratch", ignore_errors=True)
+def machines(folder):
+    """Make machines of the namespaces of a virtual rig."""
+    with Rig.open("virtual", patience=900, peer=("net",), collector=("sut",)) as rig:
+        networks.remove(rig.targets["sut"])  # machines have a bridge only while a rig is open
+        rig.hosts["peer"].run("ip", "route", "add", "198.18.1.0/24", "dev", "lab0")
+        made = Machines(folder, rig)
+        try:
+            for role in ROLES:
+                made.start(role)
+            yield made
+        finally:
+            for role in list(made.servers):
+                made.stop(role)
+            shutil.rmtree(folder / "scratch", ignore_errors=True)
 
 
 #: Commands that print what a campaign may leave on this machine, and on one of the hosts.
@@ -189,7 +192,7 @@ def state():
     found = {"processes": [f"{label} {argv}" for _, label, argv in running]}
     shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": netns.SOCKET}, check=False)
     found["machine"] = shown.stdout.splitlines()
-    for role in ALL_ROLES:
+    for role in ROLES:
         argv = (*netns.inside(role), "sh", "-c", HOST_STATE, "state", str(netns.sysfs(role)))
         found[role] = local.run(*argv).stdout.splitlines()
     return found

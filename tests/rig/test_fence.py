@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from loads import echoes
+from loads import count_characters, echoes
 
 from labkit.errors import UsageError
 from labkit.hosts import LocalHost
@@ -75,18 +76,14 @@ def test_each_interface_answers_for_its_own_addresses_only(lab):
         assert [row["lladdr"] for row in known] == [link["address"]]
 
 
-def never_parsed(stdout, log):
-    raise AssertionError("there is nothing to parse")
-
-
-@pytest.mark.parametrize("target", ["198.18.77.1", "localhost", ""])
-def test_no_load_is_sent_to_addresses_outside_the_rig(lab, make_trial, tmp_path, target):
+def test_no_load_is_sent_to_addresses_outside_the_rig(lab, make_trial, tmp_path):
     trial, mark = make_trial(bare("clean")), tmp_path / "ran"
-    with pytest.raises(UsageError, match=f"no load is sent to {target!r}"):
-        trial.measure(Client(("touch", str(mark)), target, 1.0, never_parsed))
-    own = Client(("touch", str(mark)), lab.targets["sut"].address, 1.0, never_parsed)
+    load = Client(("touch", str(mark)), lab.targets["sut"].address, 1.0, count_characters)
     with pytest.raises(UsageError, match="needs a placement"):
-        trial.measure(own)
+        trial.measure(load)
+    for target in ("198.18.77.1", "localhost", ""):
+        with pytest.raises(UsageError, match=f"no load is sent to {target!r}"):
+            trial.measure(replace(load, target=target))
     assert not mark.exists()
     assert trial.record["commands"] == [] and trial.logs == {}
 
@@ -101,16 +98,22 @@ def test_hosts_are_the_same_at_each_opening_and_pass_no_firewall(lab):
         assert "inet6" not in host.run("ip", "address", "show", "lab0").stdout
     # The switch, to which the collector's link belongs only while ports are mirrored.
     inside = ("nsenter", f"--net=/run/netns/{netns.SWITCH}")
-    show = ("sysctl", "-a", "--pattern", "bridge-nf-call")
-    assert set(LocalHost().run(*inside, *show).stdout.split()[2::3]) <= {"0"}
+    hooks = list(map(str, Path("/proc/sys/net/bridge").glob("bridge-nf-call-*")))
+    assert LocalHost().run(*inside, "cat", *hooks).stdout == "0\n" * len(hooks)
     links = LocalHost().run(*inside, "ip", "link", "show", "master", "br0").stdout
     assert netns.plug("sut", 1) in links and netns.plug(netns.COLLECTOR) not in links
 
 
-def test_an_engine_inherits_neither_cpus_nor_control_group_and_has_no_proxy(lab):
-    pid = int((netns.DIRECTORY / "sut.pid").read_text())
-    groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    assert {line.rpartition(":")[2] for line in groups} == {"/"}
-    assert os.sched_getaffinity(pid) == set(range(os.cpu_count() or 1))
+def test_a_daemon_inherits_neither_cpus_nor_control_group_and_has_no_proxy(lab):
+    """The rig is opened by a process on one CPU."""
+    engines = {path.stem: int(path.read_text()) for path in netns.DIRECTORY.glob("*.pid")}
+    jobs = (netns.DIRECTORY / "sshd").glob("*/pid")
+    servers = {path.parent.name: int(path.read_text().split()[0]) for path in jobs}
+    assert set(engines) == {"sut", "peer", "debian13"} and set(servers) == set(lab.hosts)
+    for pid in (*engines.values(), *servers.values()):
+        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        assert {line.rpartition(":")[2] for line in groups} == {"/"}
+        assert os.sched_getaffinity(pid) == set(range(os.cpu_count() or 1))
     # A process that relays published ports would be measured instead of address translation.
-    assert "--userland-proxy=false" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    for pid in engines.values():
+        assert "--userland-proxy=false" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")

@@ -4,7 +4,6 @@ import getpass
 import json
 import os
 import random
-import resource
 import signal
 import socket
 import subprocess
@@ -49,15 +48,14 @@ def server(tmp_path_factory):
             one.terminate()
 
 
-@pytest.fixture(scope="module", params=["", "/proc/self/ns/net"])
+@pytest.fixture(scope="module", params=["here", "ssh", "ssh from a namespace"])
 def host(request, server):
-    with closing(server.host(namespace=request.param)) as one:
+    namespace = "/proc/self/ns/net" if "namespace" in request.param else ""
+    with closing(HERE if request.param == "here" else server.host(namespace=namespace)) as one:
         yield one
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_hostile_texts_stay_arguments(here, host, tmp_path):
-    host = HERE if here else host
+def test_hostile_texts_stay_arguments(host, tmp_path):
     choose, flag = random.Random(3), tmp_path / "injected"
     parts = ["'", '"', "\\", f"$(touch {flag})", f"`touch {flag}`", f";touch {flag};", "|", "&"]
     parts += ["\n", f">{flag}", "$HOME", "*", "~", "!!", "#", "--", "A=b", "%s", "\udcff", "\x01"]
@@ -81,14 +79,30 @@ def test_data_status_and_files_of_a_host(host, tmp_path):
     assert copy.read_bytes() == source.read_bytes()
 
 
-def test_waiting_does_not_poll_and_can_be_interrupted(host):
+#: Prints how often its parent, which is the agent, and another process waited anew in two seconds.
+WAITS = """
+count() { awk '/^voluntary/ { n += $2 } END { print n }' /proc/$1/task/*/status; }
+sleep 0.5
+agent=$(count $PPID) harness=$(count $1)
+sleep 2
+echo $(($(count $PPID) - agent)) $(($(count $1) - harness))
+"""
+
+
+def test_nothing_polls_in_a_window(host, tmp_path):
+    folder, argv = str(tmp_path / "window"), ["sh", "-c", WAITS, "sh", str(os.getpid())]
+    given = {"folder": folder, "folders": [], "readings": {}, "places": {}, "cpus_of_line": []}
+    loads = {"load": [",".join(map(str, os.sched_getaffinity(0))), argv]}
+    assert host.call("run_window", **given, label="lkt", seconds=9, loads=loads)["status"] == 0
+    found = host.call("collect", folder=folder, folders=[], readings={}, logs={})
+    # Waking up ten times a second would be 20.
+    assert [int(waits) < 8 for waits in found["texts"]["load.out"].split()] == [True, True]
+
+
+def test_commands_run_at_once_and_can_be_interrupted(host):
     with ThreadPoolExecutor(6) as pool:
         texts = pool.map(lambda number: host.run("echo", str(number)).stdout, range(6))
         assert list(texts) == [f"{number}\n" for number in range(6)]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-    host.run("sleep", "2")
-    # Starting and ending takes some context switches; two seconds of waiting add none.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 40
     main = threading.main_thread().ident
     timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
     begin = time.monotonic()
@@ -138,6 +152,13 @@ def test_a_connection_that_is_lost_or_hangs_during_a_command(connection, monkeyp
     wait_for(lambda: not alive(int(evidence["stdout"])))
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_idle_connection_that_is_lost_or_hangs_is_replaced(connection, monkeypatch, number):
+    monkeypatch.setattr("labkit.hosts.host.OPEN_SECONDS", 1.0)
+    connection.signal(number)
+    assert connection.host.run("echo", "by another").stdout == "by another\n"
+
+
 def test_a_connection_lost_between_the_end_of_the_output_and_the_status(connection, monkeypatch):
     def lose(channel, _message):
         channel.eof_received = True
@@ -148,13 +169,6 @@ def test_a_connection_lost_between_the_end_of_the_output_and_the_status(connecti
         patched.setitem(handlers, MSG_CHANNEL_REQUEST, lose)
         with pytest.raises(HostUnreachable, match="dropped during a command"):
             connection.host.run("true", check=False)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_idle_connection_that_is_lost_or_hangs_is_replaced(connection, monkeypatch, number):
-    monkeypatch.setattr("labkit.hosts.host.OPEN_SECONDS", 1.0)
-    connection.signal(number)
-    assert connection.host.run("echo", "by another").stdout == "by another\n"
 
 
 def test_keys_that_are_unknown_changed_or_wrong(server, tmp_path):
@@ -174,9 +188,8 @@ def test_keys_that_are_unknown_changed_or_wrong(server, tmp_path):
 
 #: Starts a daemon in a new session that ignores TERM, and writes its pid to a file.
 DAEMON = """
-setsid sh -c 'trap "" TERM; (trap "" TERM; echo $$ >daemon.new; mv daemon.new daemon
-    exec sleep 300) & wait' &
-while [ ! -e daemon ]; do sleep 0.02; done
+setsid sh -c 'trap "" TERM; echo $$ >daemon.new; mv daemon.new daemon; exec sleep 300' &
+until [ -e daemon ]; do sleep 0.02; done
 """
 
 
@@ -189,10 +202,7 @@ def mark():
 
 @pytest.fixture
 def start(tmp_path, mark):
-    def begin(*argv, name="job", label=mark):
-        return start_job(HERE, argv, directory=str(tmp_path / name), label=label)
-
-    return begin
+    return lambda *argv: start_job(HERE, argv, directory=str(tmp_path / "job"), label=mark)
 
 
 def ended(job):
@@ -208,14 +218,13 @@ def test_a_job_from_start_to_end(start, tmp_path):
     finally:
         os.umask(before)
     assert job.running() and alive(job.pid) and job.await_output("0022").check()
+    # Other users neither list the folder nor read what a job prints.
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "job").iterdir()}
+    assert modes == dict.fromkeys(("stdout", "stderr", "pid"), "0o600")
+    assert oct((tmp_path / "job").stat().st_mode & 0o777) == "0o711"
     (tmp_path / "job" / "go").touch()
     ended(job).stop()
     assert (job.stdout(), job.stderr()) == ("a 'b\nc x y\n0022", "err")
-    # Other users neither list the folder nor read what a job prints.
-    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "job").iterdir()}
-    del modes["go"]
-    assert modes == dict.fromkeys(("stdout", "stderr", "pid"), "0o600")
-    assert oct((tmp_path / "job").stat().st_mode & 0o777) == "0o711"
     assert "No such file" in ended(start("labkit-no-such-program")).stderr()
     start("sleep", "300").stop(remove=True)
     assert not (tmp_path / "job").exists()
@@ -258,9 +267,11 @@ def test_processes_of_others_are_left_alone(start, tmp_path, mark):
         job.stop()
         assert other.poll() is None
         other.kill()
-    others = mark.replace("lkt-", "lkt-other-")
-    labels = {"1": mark, "2": others, "3": f"{mark}a.b/"}
-    ours, theirs, odd = (start("sleep", "300", name=name, label=labels[name]) for name in labels)
+    labels = (mark, mark.replace("lkt-", "lkt-other-"), f"{mark}a.b/")
+    ours, theirs, odd = (
+        start_job(HERE, ["sleep", "300"], directory=f"{tmp_path}/{number}", label=label)
+        for number, label in enumerate(labels)
+    )
     assert stop_labelled(HERE, mark + "axb") == []
     assert len(stop_labelled(HERE, mark + "a.b")) == 1 and not odd.running()
     stop_labelled(HERE, mark)

@@ -65,19 +65,11 @@ def test_each_operation_runs_in_a_verified_storage(lab, make_trial, name):
             assert server.host.run(*argv).stdout != "new"
 
 
-def test_cold_caches_are_dropped_by_the_host_itself(lab, make_trial):
-    placement = docker("host", storage="overlay2")
-    trial = make_trial(placement, storage="overlay2")
-
+def test_cold_caches_are_dropped_by_the_host_itself(lab):
     def cached():
         text = lab.targets["sut"].host.run("grep", "^Cached:", "/proc/meminfo").stdout
         return int(text.split()[1])
 
-    with trial.serve(waiting("layered"), placement) as server:
-        before = cached()
-        treatments.ColdCache().begin(lab, "cold")
-        assert cached() < before
-        cold = trial.measure(file_operations.traverse("/data/tree", files=50), inside=server)
-        traversals = file_operations.traverse("/data/tree", count=2, files=50)
-        warm = trial.measure(traversals, inside=server)
-    assert len(cold.samples["latency_ns"]) == 1 and len(warm.samples["latency_ns"]) == 2
+    before = cached()
+    treatments.ColdCache().begin(lab, "cold")
+    assert cached() < before

@@ -31,6 +31,10 @@ def test_each_block_contains_each_condition_once(factors, blocks, seed):
     for block in plan.order:
         assert sorted(block) == list(range(len(plan.conditions)))
     assert len(plan) == blocks * len(plan.conditions)
+    # It depends on a condition, not on its place in the lists of levels.
+    backwards = {name: levels[::-1] for name, levels in factors.items()}
+    other = make(backwards, blocks=blocks, seed=seed)
+    assert [one.key for _, one in plan.trials()] == [one.key for _, one in other.trials()]
 
 
 def test_order_is_pinned_to_the_seed():

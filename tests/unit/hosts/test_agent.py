@@ -29,9 +29,25 @@ def test_a_host_with_another_python_gets_the_source(monkeypatch):
     ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 9))
 
 
+#: The keys of a host's stable facts, by which a campaign recognises its machine.
+KEYS = {
+    "cpu": "count governor isolated microcode model online",
+    "kernel": "clock_source machine parameters psi release sysctl version",
+    "cgroup": "controllers version",
+    "idle": "states",
+    "virtualisation": "hypervisor",
+    "interfaces": "lo no-such",
+}
+OTHER_KEYS = {"distribution", "dma_latency_us", "engine", "files", "memory_gib", "storage"}
+
+
 def test_facts_of_this_machine():
     facts, again = (HOST.call("facts", interfaces=["lo", "no-such"]) for _ in range(2))
     stable = facts["stable"]
+    assert set(stable) == OTHER_KEYS | set(KEYS)
+    assert {name: " ".join(sorted(stable[name])) for name in KEYS} == KEYS
+    assert " ".join(stable["interfaces"]["lo"]) == "driver speed mtu queues offloads rings"
+    assert set(facts["volatile"]) == {"boot_id", "uptime_s", "unions"}
     assert stable["kernel"]["release"] and stable["cpu"]["count"] and stable["cpu"]["model"]
     assert stable["interfaces"]["lo"]["mtu"] > 0 and stable["interfaces"]["no-such"]["mtu"] is None
     assert stable["cgroup"]["version"] in ("v1", "v2", "hybrid")

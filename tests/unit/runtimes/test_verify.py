@@ -47,12 +47,33 @@ def expected(placement, group="0" * 64, **more):
     return RUNTIMES[placement.runtime].expect(instance(placement, **more), Started(1, group))
 
 
+#: Facts that are expected of every placement, and further ones: of each engine and network.
+ALWAYS = "CPU quota, allowed CPUs, control group, listens on 11111/udp, mounts, network, "
+ALWAYS += "scheduling class, seccomp filter, state"
+GROUP = "engine rules, CPU weight, memory limit"
+LAYER2 = "address 198.18.1.10, bridge labbr0, lab1 on labbr0, vethwe-bridge on labbr0"
+FURTHER = {
+    "clean": "root, rules of the host",
+    "rules": "root, engine rules",
+    "chroot": "root, engine rules",
+    "cgroup": f"root, {GROUP}",
+    "docker": f"{GROUP}, OCI runtime, held by containerd-shim, image",
+    "lxc": f"{GROUP}, held by lxc-start, layer over",
+    "bridge": f"{LAYER2}, NAT of port 11111",
+    "nat": "NAT from 198.18.0.3 udp",
+    "limited": "cpuset",
+}
+
+
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_only_the_recorded_placement_passes(name):
     group = RECORDED[name].get("container", "0" * 64)
     for label, placement in PLACEMENTS.items():
         assert bool(differences(expected(placement, group), RECORDED[name])) == (label != name)
-    for fact in (facts := expected(PLACEMENTS[name], group)):
+    facts = expected(PLACEMENTS[name], group)
+    names = ", ".join([ALWAYS, *(FURTHER[word] for word in name.split() if word in FURTHER)])
+    assert {*facts, "NAT of port 11111"} == {*names.split(", "), "NAT of port 11111"}
+    for fact in facts:
         problems = differences(facts, {**RECORDED[name], fact: "something else"})
         assert len(problems) == 1 and problems[0].startswith(f"{fact}: something else, not ")
 

@@ -1,5 +1,6 @@
 """labkit's own programs, run here: file operations, loads on memcached and Thrift, and a sink."""
 
+import itertools
 import json
 import os
 import shutil
@@ -98,6 +99,17 @@ def test_only_the_whole_right_answer_is_accepted(protocol: str) -> None:
         for wrong in (answer[:-1], answer + b"?", b"ERROR\r\n", b"", nothing):
             with pytest.raises(ValueError, match="memcached answered"):
                 defined["check"](wrong, *expected)
+
+
+def test_a_count_ends_when_nothing_arrives_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    defined = program("datagram_sink")
+    # A queue empties slowly, until four counts are equal; or never.
+    slowly = iter([0, 5, 6, 6, 6, 7, 8, 8, 8, 8, 0])
+    for counts, not_read in ((slowly, 0), (itertools.count(), 102)):
+        defined["drops"] = lambda pid, counts=counts: next(counts)
+        defined["count"](1, settle=0.2, middle=0.6, end=0.2)
+        assert next(counts) == not_read
 
 
 @pytest.mark.parametrize(
