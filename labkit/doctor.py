@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import yaml
@@ -39,8 +40,9 @@ def summary() -> str:
 
 
 def check_release(folder: Path) -> list[str]:
-    """Return what a release of a folder still lacks in its CITATION.cff, which Zenodo reads too."""
+    """Return what a release still lacks in CITATION.cff, and where .zenodo.json differs from it."""
     citation = yaml.safe_load((folder / "CITATION.cff").read_text())
+    deposit = json.loads((folder / ".zenodo.json").read_text())
     people = [author for author in citation["authors"] if "name" not in author]
     lacks = {
         "a person among the authors": not people,
@@ -48,5 +50,14 @@ def check_release(folder: Path) -> list[str]:
         "repository-code, the address of the repository": not citation.get("repository-code"),
     }
     for one in people:
-        lacks[f"the ORCID of {one['given-names']} {one['family-names']}"] = "orcid" not in one
-    return [f"CITATION.cff: {what}" for what, lacking in lacks.items() if lacking]
+        one["name"] = f"{one['family-names']}, {one['given-names']}"
+        lacks[f"the ORCID of {one['name']}"] = "orcid" not in one
+    # Zenodo reads this file first.
+    ours = {**citation, "creators": [one["name"] for one in citation["authors"]]}
+    theirs = {**deposit, "creators": [one["name"] for one in deposit["creators"]]}
+    shared = ("title", "version", "license", "keywords", "doi", "creators")
+    different = [name for name in shared if ours.get(name) != theirs.get(name)]
+    return [
+        *(f"CITATION.cff: {what}" for what, lacking in lacks.items() if lacking),
+        *(f".zenodo.json: another {name} than CITATION.cff" for name in different),
+    ]
