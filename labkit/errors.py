@@ -5,20 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar
 
 #: The remedy where a program is missing that no distribution packages.
 UNPACKAGED = "no distribution packages it: build it as its project says, and put it on PATH"
 
 
 def suggestion(given: object, known: Iterable[object]) -> str:
-    """Return the remedy for an unknown name: the nearest name, if any, then the first forty.
-
-    Examples
-    --------
-    >>> suggestion("dokcer host", ["docker host", "docker bridge"])
-    "did you mean 'docker host'? One of docker host, docker bridge"
-    """
+    """Return the remedy for an unknown name: the nearest name, if any, then the first forty."""
     names = {str(name).casefold(): str(name) for name in known}
     near = difflib.get_close_matches(str(given).casefold(), names, n=1)
     listed = ", ".join([*names.values()][:40]) + (", ..." if len(names) > 40 else "")
@@ -27,27 +22,20 @@ def suggestion(given: object, known: Iterable[object]) -> str:
     return f"did you mean {names[near[0]]!r}? One of {listed}" if near else f"one of {listed}"
 
 
+@dataclass(eq=False, repr=False)
 class LabkitError(Exception):
     """An error: what went wrong, where, why, its remedy, and the evidence, as values of JSON.
 
-    ``exit_code`` is the exit status of the command line.
+    ``exit_code`` is the exit status of the command line. A failed trial stores the rest.
     """
 
-    exit_code = 1
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str = "",
-        why: str = "",
-        remedy: str = "",
-        evidence: Mapping[str, Any] | None = None,
-    ) -> None:
-        # A failed trial stores all of these.
-        self.what, self.where, self.why, self.remedy = what, where, why, remedy
-        self.evidence: dict[str, Any] = dict(evidence or {})
-        super().__init__(str(self))
+    what: str
+    _: KW_ONLY
+    where: str = ""
+    why: str = ""
+    remedy: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: ClassVar[int] = 1
 
     def __str__(self) -> str:
         parts = [("where", self.where), ("why", self.why), ("remedy", self.remedy)]

@@ -56,9 +56,7 @@ def read(content: bytes, summary: str) -> Capture:
     printed = {name: int(count) for count, name in lines}
     if "captured" not in printed:
         raise ToolOutput("tcpdump did not end by itself", why=summary.strip()[-600:])
-    by_kernel, by_interface = (
-        printed.get(f"dropped by {where}", 0) for where in ("kernel", "interface")
-    )
+    by_kernel, by_interface = (printed.get(f"dropped by {x}", 0) for x in ("kernel", "interface"))
     starts, end = list[int](), _HEADER
     while end < len(content):
         starts += [end]

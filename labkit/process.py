@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -30,21 +30,17 @@ def announce(text: str) -> None:
 
 def open_progress() -> TextIO | None:
     """Open the file that `TERMINAL` names; None where there is none."""
+    # A kernel leads its own session, whose controlling terminal this must not become.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY
     try:
-        # A kernel leads its own session, whose controlling terminal this must not become.
-        return os.fdopen(
-            os.open(os.environ[TERMINAL], os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a"
-        )
+        return os.fdopen(os.open(os.environ[TERMINAL], flags), "a")
     except (KeyError, OSError):
         return None
 
 
 @contextmanager
 def locked(path: Path, busy: LabkitError, *, patience: float = 0.0) -> Iterator[None]:
-    """Hold a file's lock, which names this process; raise `busy` if another has it.
-
-    The kernel releases it when its process ends, on shared storage too.
-    """
+    """Hold a file's lock, until this process ends at most; raise `busy` if another has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Longer than `holder` takes.
     end = time.monotonic() + max(patience, 0.2)
@@ -55,8 +51,7 @@ def locked(path: Path, busy: LabkitError, *, patience: float = 0.0) -> Iterator[
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    file.seek(0)
-                    busy.why = f"{file.read() or 'another process'} has it"
+                    busy.why = f"{holder(path) or 'another process'} has it"
                     raise busy from None
                 time.sleep(0.05)
         file.truncate(0)
@@ -67,9 +62,7 @@ def locked(path: Path, busy: LabkitError, *, patience: float = 0.0) -> Iterator[
 
 def holder(path: Path) -> str:
     """Return the words of the process that has a file's lock now, or ""."""
-    if not path.is_file():
-        return ""
-    with path.open() as file:
+    with suppress(FileNotFoundError), path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -79,11 +72,7 @@ def holder(path: Path) -> str:
 
 @contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise `KeyboardInterrupt` in a ``with`` block, as Ctrl-C does.
-
-    Schedulers send the one and a closed terminal the other, which by default end a process without
-    any cleanup. Further signals after the first are ignored, so that cleanup is not interrupted.
-    """
+    """Let SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that all is cleaned up as by Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -91,8 +80,8 @@ def ended_as_by_ctrl_c() -> Iterator[None]:
     handled = [number for number in both if signal.getsignal(number) is signal.SIG_DFL]
 
     def stop(number: int, frame: FrameType | None) -> None:
+        # Further signals do not interrupt the cleanup. Child processes would inherit SIG_IGN.
         for other in (*handled, signal.SIGINT):
-            # Not SIG_IGN, which child processes would inherit.
             signal.signal(other, lambda *_: None)
         raise KeyboardInterrupt
 

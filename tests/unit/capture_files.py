@@ -1,14 +1,9 @@
 """Captures made byte by byte, for tests of what reads them."""
 
-from __future__ import annotations
-
 import socket
 import struct
-from collections.abc import Iterable
 
 CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
-#: A packet of a capture: ns since 1970, and its bytes.
-Stamped = tuple[int, bytes]
 
 
 def udp(payload: bytes, sport: int = 40_000, dport: int = 11_111) -> bytes:
@@ -32,7 +27,8 @@ def message(number: int, size: int = 14, **addresses: str) -> bytes:
     return ethernet(ipv4(udp(payload), **addresses))
 
 
-def pcap(packets: Iterable[Stamped]) -> bytes:
+def pcap(packets) -> bytes:
+    """Return a capture of packets, each with its time in ns since 1970."""
     made = [struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1)]
     for time, packet in packets:
         made += [struct.pack("<IIII", *divmod(time, 10**9), len(packet), len(packet)), packet]

@@ -35,16 +35,14 @@ WITHOUT_SYSTEMD = 'enabled_units() { [ ! -e "$installed" ] || echo all.service; 
 
 def run(folder, text):
     argv = ["bash", "-c", STUBS + text, "bash", str(SHIPPED / "scripts/host-tools.sh")]
-    ran = subprocess.run([*argv, str(folder)], capture_output=True, text=True, check=True)
-    return ran.stdout
+    return subprocess.run([*argv, str(folder)], capture_output=True, text=True, check=True).stdout
 
 
 def test_missing_programs_and_their_packages(tmp_path):
     lines = ["# a comment", "sh:dash:needed::a shell", "no-such-program:package:needed:sut:nothing"]
     lines += ["/no/such:other:measure:sut:a file", "nor-this:more:test::tests", ""]
     (tmp_path / "programs").write_text("\n".join(lines))
-    found = run(tmp_path, "missing_tools needed measure").splitlines()
-    assert found == ["package\tnothing", "other\ta file"]
+    assert run(tmp_path, "missing_tools needed measure") == "package\tnothing\nother\ta file\n"
 
 
 @pytest.mark.parametrize(
