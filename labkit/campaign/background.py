@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.campaign.treatments import PacketCapture
 from labkit.errors import RigError, ToolOutput, UsageError
-from labkit.hosts import Job, script, start_job
+from labkit.hosts import Job, script
 from labkit.placement import Placement, Workload
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
@@ -82,7 +82,7 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
     argv = ["taskset", "-c", trial.cpus("generator"), *in_class(client, client.argv)]
     try:
         locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
-        start_job(host, locked, directory=folder, label=label)
+        Job.start(host, locked, directory=folder, label=label)
         why = host.call("hold", folder=folder, message=message)
         # The shell does not use the client's command, which is for the record and for `ps`.
         resumed = replace(client, argv=tuple(script(_RESUME, folder, *client.argv)))
@@ -103,12 +103,11 @@ def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Ch
     # The loop itself, outside the containers, runs on the harness's CPUs.
     argv = ["taskset", "-c", trial.outside, *churning(instance)]
     try:
-        job = start_job(target.host, argv, directory=instance.folder, label=label)
-        job.await_output(".")
+        job = Job.start(target.host, argv, directory=instance.folder, label=label, until=".")
         yield churn
-        rows = [line.split() for line in job.stdout().splitlines()]
+        rows = [line.split() for line in job.read("stdout").splitlines()]
         churn.starts_ns = np.array([int(ran) - int(began) for began, ran in rows], np.int64)
-        why = job.stderr().strip()[-200:]
+        why = job.read("stderr").strip()[-200:]
     finally:
         Job(target.host, instance.folder).stop(remove=True)
         RUNTIMES["docker"].stop(instance)
@@ -136,19 +135,19 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
     argv += ["-w", f"{folder}/packets.pcap", "-Z", "root", expression]
     with rig.mirror():
         try:
-            job = start_job(host, argv, directory=folder, label=label)
-            if job.await_output("listening on").status != 0:
-                why, remedy = job.stderr().strip()[-400:], "is it installed on the collector?"
+            job = Job.start(host, argv, directory=folder, label=label, until="listening on")
+            if "listening on" not in (shown := job.read("stderr")):
+                why, remedy = shown.strip()[-400:], "is it installed on the collector?"
                 raise ToolOutput("tcpdump does not capture", where=where, why=why, remedy=remedy)
             yield captured
             time.sleep(_BLOCK)
             if not job.running():
-                why = job.stderr().strip()[-400:]
+                why = job.read("stderr").strip()[-400:]
                 raise ToolOutput("tcpdump ended while it captured", where=where, why=why)
             job.stop()
             fetched = host.run(*script(_FETCH, folder), timeout=600).stdout
             captured.packets = gzip.decompress(base64.b64decode(fetched))
-            captured.summary = job.stderr()
+            captured.summary = job.read("stderr")
         finally:
             Job(host, folder).stop(remove=True)
 

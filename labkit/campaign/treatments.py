@@ -76,8 +76,8 @@ class Treatment:
         """Apply the level by settings of hosts."""
         for host, values in self.values(rig, level):
             settings = settings_of(host)
-            done = settings.set_files(values).values()
-            _require(all(done), settings, f"{type(self).__name__}({level!r})")
+            done = settings.set_files(values)
+            _require(done, settings, f"{type(self).__name__}({level!r})")
 
     def resume(self, rows: Sequence[Levels]) -> None:
         """Go on from the rows that a campaign has already."""

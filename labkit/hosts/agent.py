@@ -1,8 +1,7 @@
 """The program that runs on a host: one call of a function below, in and out as JSON.
 
-`labkit.hosts.Host.call` sends this file with each call, so that nothing is installed on a host and
-both ends always have the same version. It needs Python 3.9 and only its standard library; modules
-that take long to load are imported where they are needed.
+`labkit.hosts.Host.call` sends this file with each call, so that nothing is installed on a host. It
+needs Python 3.9 and its standard library, of which it imports slow modules where they are needed.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import mmap
 import os
-import platform
 import re
 import shutil
 import signal
@@ -25,25 +22,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-#: The program of ``python3 -ISc``. The request has this file compiled, for hosts with the same
-#: version of Python, since that takes longer than most calls; and its source, for others.
+#: The program of ``python3 -ISc``. A request has this file's source, and it compiled, which takes
+#: longer than most calls, for hosts with the same version of Python.
 BOOT = (
     "import binascii, json, marshal, sys; request = json.load(sys.stdin); "
     "code = request['code'] if request['python'] == sys.implementation.cache_tag else None; "
-    "exec(marshal.loads(binascii.a2b_base64(code)) if code else request['source']); "
-    "main(request)"
+    "exec(marshal.loads(binascii.a2b_base64(code)) if code else request['source']); main(request)"
 )
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
-#: The journal of settings; what labkit has set must stay so.
+#: The journal of settings, and the device to request that CPUs wake up within a time.
 JOURNAL = "/var/lib/labkit/journal"
-#: The device by which a program requests that CPUs wake up within a time.
 BOOT_ID, LATENCY = "/proc/sys/kernel/random/boot_id", "/dev/cpu_dma_latency"
-#: The flag of a network namespace for ``setns``.
-CLONE_NEWNET = 0x40000000
 CPUS, GROUPS = "/sys/devices/system/cpu", "/sys/fs/cgroup"
-#: Number, label and command of each of some processes.
-Processes = list[tuple[int, str, str]]
+#: Rows of a command that prints JSON.
+Rows = list[dict[str, Any]]
 
 
 def main(request: dict[str, Any]) -> None:
@@ -53,9 +46,6 @@ def main(request: dict[str, Any]) -> None:
     except (OSError, ValueError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     json.dump(answer, sys.stdout)
-
-
-# Reading files, tables of the kernel, and programs.
 
 
 def read(path: str, default: Any = "") -> Any:
@@ -68,8 +58,8 @@ def read(path: str, default: Any = "") -> Any:
 
 def files(pattern: str) -> dict[str, str]:
     """Return the contents of the files that match a pattern and can be read."""
-    texts = {path: read(path, None) for path in sorted(map(str, Path("/").glob(pattern[1:])))}
-    return {path: text for path, text in texts.items() if text is not None}
+    paths = sorted(map(str, Path("/").glob(pattern[1:])))
+    return {path: text for path in paths if (text := read(path, None)) is not None}
 
 
 def _text(path: str) -> str:
@@ -104,14 +94,6 @@ def _numbers(path: str, **names: str) -> dict[str, int]:
     return {name: int(number) for name, number in found.items() if number}
 
 
-def _table(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
-    """Return counters of a table that has a line of names and a line of values by turns."""
-    lines, found = _lines(path), {}
-    for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
-        found.update(dict(zip((names[0].replace(":", ".") + name for name in names), values)))  # noqa: B905
-    return {name: int(found[name]) for name in wanted if name in found}
-
-
 def _pairs(text: str, separator: str = ":") -> dict[str, str]:
     """Return names and values of lines, without those that have no value."""
     parts = (line.partition(separator) for line in text.splitlines())
@@ -127,7 +109,7 @@ def _printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def _rows(*argv: str) -> list[dict[str, Any]]:
+def _rows(*argv: str) -> Rows:
     """Return the rows of a command that prints JSON; iproute2 prints what it omits as empty."""
     return [row for row in json.loads(_printed(*argv) or "[]") if row]
 
@@ -138,7 +120,7 @@ def _cpus_of(text: str) -> set[int]:
     return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
 
 
-def _until(found: Callable[[], Any], seconds: float = float("inf")) -> Any:
+def _until(found: Callable[[], Any], seconds: float) -> Any:
     """Return the first true value that is found within a time, or else the last."""
     deadline = time.monotonic() + seconds
     while not (value := found()) and time.monotonic() < deadline:
@@ -149,23 +131,19 @@ def _until(found: Callable[[], Any], seconds: float = float("inf")) -> Any:
 # Jobs: detached processes with a label and a folder, which every descendant inherits.
 
 
-def start(folder: str, argv: list[str], label: str) -> int:
-    """Start a job in a session of its own, with its output in `folder`; return its process."""
+def start(folder: str, argv: list[str], label: str, until: str = "") -> int:
+    """Start a job with its output in `folder`, and wait until it prints a pattern or has ended."""
     # Other users neither list the folder nor read what is in it; the job has its caller's mask.
     mask, place = os.umask(0o066), Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    with (place / "stdout").open("wb") as stdout, (place / "stderr").open("wb") as stderr:
-        job = subprocess.Popen(
-            ["env", "--", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=folder,
-            env={**os.environ, LABEL: label, JOB: folder},
-            umask=mask,
-            start_new_session=True,
-        )
+    options: dict[str, Any] = {"cwd": folder, "umask": mask, "start_new_session": True}
+    options["env"] = {**os.environ, LABEL: label, JOB: folder}
+    with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as err:
+        options.update(stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        job: subprocess.Popen[bytes] = subprocess.Popen(["env", "--", *argv], **options)
     (place / "pid").write_text(f"{job.pid} {_stat(f'/proc/{job.pid}')[19]}")
+    names = (f"{folder}/stdout", f"{folder}/stderr")
+    _until(lambda: re.search(until, "".join(map(read, names))) or not leader(folder), 10.0)
     return job.pid
 
 
@@ -177,67 +155,53 @@ def leader(folder: str) -> int:
     return int(pid) if fields and fields[0] != "Z" and fields[19] == tick else 0
 
 
-def await_output(folder: str, pattern: str, seconds: float = 10.0) -> bool:
-    """Wait until a job has printed a pattern; tell whether it has."""
-    names = (f"{folder}/stdout", f"{folder}/stderr")
-    return bool(_until(lambda: any(re.search(pattern, read(name)) for name in names), seconds))
-
-
 def hold(folder: str, message: str) -> str:
     """Stop the client of a job in the sleep that follows a message; return why it was not."""
-    # The kernel still counts the time of the sleep: the client sends as soon as it is continued.
 
-    def sleeping() -> int:
-        pid = read(f"{folder}/client")
-        sleeps = message in read(f"{folder}/stdout") and _stat(f"/proc/{pid}")[:1] == ["S"]
-        return int(pid) if pid and sleeps else 0
+    def sleeping() -> bool:
+        shown, pid = read(f"{folder}/stdout"), read(f"{folder}/client", "0")
+        return message in shown and _stat(f"/proc/{pid}")[:1] == ["S"]
 
     _until(lambda: sleeping() or not leader(folder), 10.0)
-    if not (pid := sleeping()):
+    if not sleeping():
         return read(f"{folder}/stderr") + read(f"{folder}/stdout") or "it does not sleep"
-    os.kill(pid, signal.SIGSTOP)
+    # The kernel still counts the time of the sleep: the client sends as soon as it is continued.
+    os.kill(int(read(f"{folder}/client")), signal.SIGSTOP)
     return ""
 
 
-def stop(folder: str, grace: float = 2.0, remove: bool = False) -> None:
-    """End a job with all its descendants, and remove its folder if that is wanted."""
-    session = leader(folder)
-    _end(lambda: _members(f"{JOB}={folder}\0", session), grace)
+def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = False) -> list[Any]:
+    """End the processes of a job or of a label's beginning: TERM, after `grace` seconds KILL."""
+    # The leader is read once: its session outlives it.
+    which = (prefix, folder, leader(folder) if folder else 0)
+    first = labelled(*which)
+    for number, seconds in [(signal.SIGTERM, grace), *[(signal.SIGKILL, 0.5)] * 10]:
+        for pid, *_ in labelled(*which):  # also those forked meanwhile
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        if _until(lambda: not labelled(*which), seconds):
+            break
+    else:
+        raise OSError(f"processes cannot be ended: {labelled(*which)}")
     if remove:
         shutil.rmtree(folder, ignore_errors=True)
+    return first
 
 
-def labelled(prefix: str, grace: float | None = None) -> Processes:
-    """Return the processes whose label begins so; end them if there is a time of `grace`."""
-    mark = f"{LABEL}={prefix}"
-    return _members(mark) if grace is None else _end(lambda: _members(mark), grace)
-
-
-def _members(mark: str, session: int = 0) -> Processes:
-    """Return the processes with a mark in their environment, or in a session."""
+def labelled(prefix: str, folder: str = "", session: int = 0) -> list[Any]:
+    """Return number, label and command of processes of a label's beginning, or of a job."""
     # The ancestors of this process may have the label of what called them. Servers that show a
     # title, such as nginx, overwrite their environment.
     spared, found = [os.getpid(), *_ancestors(os.getpid())], []
+    mark = f"\0{JOB}={folder}\0" if folder else f"\0{LABEL}={prefix}"
     for pid in _processes():
         fields, variables = _stat(f"/proc/{pid}"), "\0" + read(f"/proc/{pid}/environ")
         if pid in spared or not fields or fields[0] == "Z":
             continue
-        if f"\0{mark}" in variables or (session and int(fields[3]) == session):
+        if mark in variables or (session and int(fields[3]) == session):
             label = _first(rf"\0{LABEL}=([^\0]*)", variables)
             found.append((pid, label, " ".join(_command(pid))))
     return found
-
-
-def _end(find: Callable[[], Processes], grace: float) -> Processes:
-    """End processes, again those forked meanwhile: TERM, and after `grace` seconds KILL."""
-    first = find()
-    for number, seconds in [(signal.SIGTERM, grace), *[(signal.SIGKILL, 0.5)] * 10]:
-        for pid, *_ in find():
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)
-        if _until(lambda: not find(), seconds):
-            return first
-    raise OSError(f"processes cannot be ended: {find()}")
 
 
 # Settings: recorded and synced before they are changed, restored where the value is still ours.
@@ -273,30 +237,23 @@ def pending(journal: str) -> list[dict[str, str]]:
 
 
 def restore(label: str = "", journal: str = JOURNAL, gone: bool = False) -> list[str]:
-    """Undo the settings whose labels begin so, the last one first; return the outcome of each.
-
-    It is ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer exists,
-    or the host has rebooted since; ``conflict``, somebody else has changed it; or ``failed``. The
-    last two stay in the journal, and are not raised. Settings of networks are only forgotten if
-    their namespaces are `gone`. Restoring may be interrupted and repeated.
-    """
+    """Undo the settings whose labels begin so, the last one first; return the outcome of each."""
     outcomes, kept = [], []
     if not pending(journal):
         return []
     with _journal(journal) as entries:
         while entries:
             entry = entries.pop()
-            outcome = "kept"
-            if entry["label"].startswith(label):
-                outcome = _undo(entry, entries, gone)
-                outcomes.append(f"{entry['target']}: {outcome}")
-            if outcome.startswith(("kept", "conflict", "failed")):
+            outcome = _undo(entry, entries, gone) if entry["label"].startswith(label) else ""
+            outcomes += [f"{entry['target']}: {outcome}"] if outcome else []
+            if outcome.partition(",")[0] in ("", "conflict", "failed"):
                 kept.append(entry)
         entries += kept[::-1]
     return outcomes
 
 
 def _undo(entry: dict[str, str], older: list[dict[str, str]], gone: bool) -> str:
+    """Undo a setting, unless it is one of a network whose namespace is gone."""
     target, value, prior = (entry[name] for name in ("target", "value", "prior"))
     network = not target.startswith("/") or target.startswith("/proc/sys/net/")
     now = get_value(target)
@@ -323,25 +280,20 @@ def _journal(journal: str) -> Iterator[list[dict[str, str]]]:
 
 
 def _save(journal: str, entries: list[dict[str, str]]) -> None:
-    """Replace a journal on the disk; there is none without entries."""
+    # No entry is of use after a reboot: only what is read then must be whole.
     part = Path(journal, "journal.part")
     with part.open("w") as file:
         file.writelines(json.dumps(entry) + "\n" for entry in entries)
         file.flush()
         os.fsync(file.fileno())
     part.replace(Path(journal, "journal"))
-    if not entries:
-        Path(journal, "journal").unlink()
-    folder = os.open(journal, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
 
 
 def get_value(target: str) -> str | None:
     """Return a setting's value; None where the host does not have it, or it is fixed."""
     if target.startswith("/"):
-        value: str | None = read(target, None)
-        return value
+        content: str | None = read(target, None)
+        return content
     device, feature = target.split(" ")
     value = _pairs(_printed("ethtool", "-k", device)).get(feature)
     return value if value in ("on", "off") else None
@@ -376,9 +328,7 @@ def same(left: str, right: str) -> bool:
             value = value.replace(",", "")
         elif re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value) and re.search("[,-]", value):
             return repr(sorted(_cpus_of(value)))
-        if re.fullmatch("[0-9a-f]+", value):
-            return value.lstrip("0") or "0"
-        return value
+        return (value.lstrip("0") or "0") if re.fullmatch("[0-9a-f]+", value) else value
 
     return canonical(left) == canonical(right)
 
@@ -400,34 +350,35 @@ TIMING = re.compile(
     r"|nr_cpus|cgroup|systemd\.unified|sched|threadirqs|default_hugepagesz)"
 )
 #: The files of a stable machine that affect its timing, besides those that have names in `facts`.
-TELLING = (
-    *(f"{CPUS}/{name}" for name in ("nohz_full", "smt/control", "vulnerabilities/*")),
-    *(f"{CPUS}/{name}" for name in ("intel_pstate/no_turbo", "cpufreq/boost", "cpuidle/current_*")),
-    f"{CPUS}/cpu[0-9]*/topology/thread_siblings_list",
-    f"{CPUS}/cpu0/cpufreq/scaling_driver",
-    *(f"{CPUS}/cpu0/cpuidle/state*/{name}" for name in ("latency", "disable")),
-    "/sys/devices/system/node/node*/cpulist",
-    "/sys/kernel/mm/transparent_hugepage/enabled",
-    "/sys/class/block/[nsvx]*/queue/rotational",
-    *(f"/sys/class/dmi/id/{name}" for name in ("sys_vendor", "product_name")),
-    "/proc/sys/net/core/busy_*",
-    *(f"/proc/sys/kernel/{name}" for name in ("numa_balancing", "sched_autogroup_enabled")),
-)
+TELLING = f"""
+{CPUS}/nohz_full {CPUS}/smt/control {CPUS}/vulnerabilities/* {CPUS}/intel_pstate/no_turbo
+{CPUS}/cpufreq/boost {CPUS}/cpu0/cpufreq/scaling_driver {CPUS}/cpuidle/current_*
+{CPUS}/cpu0/cpuidle/state*/latency {CPUS}/cpu0/cpuidle/state*/disable
+{CPUS}/cpu[0-9]*/topology/thread_siblings_list /sys/devices/system/node/node*/cpulist
+/sys/kernel/mm/transparent_hugepage/enabled /sys/class/block/[nsvx]*/queue/rotational
+/sys/class/dmi/id/sys_vendor /sys/class/dmi/id/product_name /proc/sys/net/core/busy_*
+/proc/sys/kernel/numa_balancing /proc/sys/kernel/sched_autogroup_enabled""".split()
 
 
 def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "") -> dict[str, Any]:
-    """Return the facts of a host: ``stable`` ones, and ``volatile`` ones.
-
-    `engine` is the address of its engine or "", `directory` where it keeps other data or "".
-    """
+    """Return facts of a host, its engine's address and a directory: stable and volatile ones."""
     docker, system, memory = _engine(engine), os.uname(), _pairs(read("/proc/meminfo"))
     processor = _pairs(read("/proc/cpuinfo").partition("\n\n")[0])
-    places = {"engine": docker and docker["DockerRootDir"], "data": directory}
+    parameters = read("/proc/cmdline").partition(" -- ")[0].split()
+    disks, places = {}, {"engine": docker and docker["DockerRootDir"], "data": directory}
+    for name, place in places.items():
+        if place:  # it may be made yet; the last mount is on top
+            mounts = _printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(_nearest(place)))
+            disks[name] = " ".join(mounts.splitlines()[-1].split())
     unions = {
         "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and shutil.which("fuse-overlayfs"),
         "aufs": re.search(r"\baufs\b", read("/proc/filesystems")),
     }
     sysctl = ("net/ipv4/tcp_congestion_control", "net/core/default_qdisc")
+    groups = [Path(folder).name for folder in _hierarchies()]
+    controllers = {one for name in groups for one in name.split(",")}
+    for folder in ("", "/unified"):
+        controllers.update(read(f"{GROUPS}{folder}/cgroup.controllers").split())
     stable = {
         "cpu": {
             "model": processor.get("model name") or processor.get("CPU part"),
@@ -439,20 +390,23 @@ def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "")
         "idle": {"states": [{"name": x} for x in files(f"{CPUS}/cpu0/cpuidle/*/name").values()]},
         "kernel": {
             **{name: getattr(system, name) for name in ("release", "version", "machine")},
-            "parameters": boot_parameters(read("/proc/cmdline")),
+            "parameters": [word for word in parameters if TIMING.match(word)],
             "clock_source": read(f"{CPUS}/../clocksource/clocksource0/current_clocksource"),
             "psi": sorted(path.name for path in Path("/proc/pressure").glob("*")),
             "sysctl": {name: read(f"/proc/sys/{name}") for name in sysctl},
         },
         "files": {path: text for pattern in TELLING for path, text in files(pattern).items()},
-        "cgroup": _control_groups(),
+        "cgroup": {
+            "version": "v2" if groups == ["cgroup"] else "hybrid" if "unified" in groups else "v1",
+            "controllers": sorted(controllers - {"cgroup", "unified", "systemd"}),
+        },
         # Rounded, because the kernel reserves a different amount at each boot.
         "memory_gib": round(int(memory["MemTotal"].split()[0]) / (1 << 20)),
         "dma_latency_us": latency_request(),
         "virtualisation": {"hypervisor": "hypervisor" in processor.get("flags", "").split()},
         "distribution": _pairs(read("/etc/os-release"), "=").get("PRETTY_NAME", "").strip('"'),
         "interfaces": {name: _interface(name) for name in interfaces},
-        "storage": {name: disk_of(Path(place)) for name, place in places.items() if place},
+        "storage": disks,
         "engine": docker,
     }
     volatile = {
@@ -463,66 +417,43 @@ def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "")
     return {"stable": stable, "volatile": volatile}
 
 
-def boot_parameters(line: str) -> list[str]:
-    """Return the parameters of a kernel's command line that affect timing."""
-    return [word for word in line.partition(" -- ")[0].split() if TIMING.match(word)]
-
-
-def _control_groups() -> dict[str, Any]:
-    names = [Path(folder).name for folder in _hierarchies()]
-    version = "v2" if names == ["cgroup"] else "hybrid" if "unified" in names else "v1"
-    found = {one for name in names for one in name.split(",")} - {"cgroup", "unified", "systemd"}
-    for folder in ("", "/unified"):
-        found.update(read(f"{GROUPS}{folder}/cgroup.controllers").split())
-    return {"version": version, "controllers": sorted(found)}
-
-
 def _interface(name: str) -> dict[str, Any]:
     (one,) = _rows("ip", "-d", "-j", "link", "show", name) or [{}]
-    about = {
-        option: _pairs(_printed("ethtool", *option.split(), name))
-        for option in ("", "-i", "-k", "-g")
-    }
+    plain, driver, offloads, rings = (
+        _pairs(_printed("ethtool", *option, name)) for option in ((), ("-i",), ("-k",), ("-g",))
+    )
     return {
-        "driver": about["-i"].get("driver") or _kind(one) or None,
-        "speed": about[""].get("Speed"),
+        "driver": driver.get("driver") or _kind(one) or None,
+        "speed": plain.get("Speed"),
         "mtu": one.get("mtu"),
         "queues": [one.get("num_rx_queues"), one.get("num_tx_queues")],
-        "offloads": about["-k"],
-        "rings": about["-g"],
+        "offloads": offloads,
+        "rings": rings,
     }
 
 
 def _engine(address: str) -> dict[str, Any] | None:
-    """Return what an engine says of itself; None if it does not answer."""
+    """Return what an engine says of itself; None if it does not answer both commands."""
     docker, form = ("docker", "-H", address), ("--format", "{{json .}}")
-    info, version = (
-        json.loads((address and _printed(*docker, verb, *form)) or "{}")
-        for verb in ("info", "version")
-    )
-    if not version.get("Server") or not info.get("ServerVersion"):
+    texts = [address and _printed(*docker, verb, *form) for verb in ("info", "version")]
+    info, version = (json.loads(text or "{}") for text in texts)
+    if not (server := version.get("Server")) or not info.get("ServerVersion"):
         return None
     names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
-    server = version["Server"]
     components = {part["Name"]: part["Version"] for part in server.get("Components", ())}
     own = {name: info.get(name) for name in (*names, "DockerRootDir")}
     return {"version": server["Version"], "components": components, **own}
 
 
-def _nearest(place: Path) -> Path:
-    return next(folder for folder in (place, *place.parents) if folder.exists())
-
-
-def disk_of(place: Path) -> str:
-    """Return device and file system of a folder, which may be made yet."""
-    mounts = _printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(_nearest(place))).splitlines()
-    return " ".join(mounts[-1].split())
+def _nearest(place: str) -> Path:
+    """Return a folder, or where it may be made yet."""
+    return next(folder for folder in (Path(place), *Path(place).parents) if folder.exists())
 
 
 # The window: snapshots of counters, and between them the loads. What a kernel does not count is
 # left out, and is not 0.
 
-#: Counters of the kernel's tables of two lines each, of a placement's network.
+#: Counters of a network, of tables with a line of names and a line of values by turns.
 NAMESPACE = ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens")
 BUSY_POLLING = "TcpExt.BusyPollRxPackets"
 SOFTIRQS = ("NET_RX", "NET_TX", "TIMER", "SCHED")
@@ -542,21 +473,15 @@ def run_window(
     cpus_of_line: list[int],
     loads: dict[str, tuple[str, list[str]]],
 ) -> dict[str, Any]:
-    """Observe placements and host, and run loads at the same time between two snapshots.
-
-    Return these, the ends of loads, the status of the first that failed, whether they had to be
-    ended after `seconds`, and how long window and call took. A load is a CPU list and a command;
-    its output is in `folder`. `folders` are made for logs, where nobody else can prepare or read
-    them. `cpus_of_line` are those of a `cache_line` just before the loads and just after them.
-    """
-    called, seen = time.monotonic(), observe_all(readings)
+    """Run loads, CPU lists and commands, for `seconds` at most, between two snapshots."""
+    called, found = time.monotonic(), dict[str, Any](seen=observe_all(readings))
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in folders:
+    for path in folders:  # of logs; nobody else may prepare or read them
         Path(path).mkdir(mode=0o700)
     os.chdir(folder)
     os.environ.update({LABEL: label, JOB: folder})
     line, began = cache_line(cpus_of_line), time.monotonic()
-    before, free = snapshot(places, before=True), os.sched_getaffinity(0)
+    found["before"], free = snapshot(places, before=True), os.sched_getaffinity(0)
     jobs: dict[str, subprocess.Popen[bytes]] = {}
 
     def end_all(*_: Any) -> None:
@@ -571,20 +496,14 @@ def run_window(
             jobs[name] = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         os.sched_setaffinity(0, free)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    ends = {name: end_of(job.pid) for name, job in jobs.items()}
-    late = signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0
-    after, ended = snapshot(places, before=False), time.monotonic()
-    return {
-        "line": line + cache_line(cpus_of_line),
-        "seen": seen,
-        "before": before,
-        "after": after,
-        "ends": ends,
-        "late": late,
-        "status": next(filter(None, [status_of(job.wait()) for job in jobs.values()]), 0),
-        "seconds": ended - began,
-        "took": time.monotonic() - called,
-    }
+    found["ends"] = {name: end_of(job.pid) for name, job in jobs.items()}
+    found["late"] = signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0
+    found["after"] = snapshot(places, before=False)
+    found["seconds"] = time.monotonic() - began
+    found["line"] = line + cache_line(cpus_of_line)
+    # Of the first load that failed.
+    found["status"] = next(filter(None, [status_of(job.wait()) for job in jobs.values()]), 0)
+    return {**found, "took": time.monotonic() - called}
 
 
 #: Round trips of a mean, means of a timing, and means of the time that Python takes.
@@ -592,19 +511,17 @@ TRIPS, CHUNKS, OWN = 50, 20, 400
 #: Words of memory that both ends share. A global, as it was for the timings that the thresholds of
 #: `labkit.campaign.treatments` come from: as an argument, it would be read in less time.
 SHARED = memoryview(mmap.mmap(-1, 4096)).cast("q")
-#: Besides the first, by which ends exchange: the result's in ps, and of each end, all on cache
-#: lines of their own.
+#: Besides the first, by which ends exchange: the result's in ps and each end's, lines apart.
 RESULT, ENDS = 192, (64, 128)
 
 
 def cache_line(cpus: list[int]) -> list[float]:
-    """Return the time of a cache line from one of two CPUs to the other and back in ns, if any.
-
-    That is the least of means of 50 round trips, as an interrupt makes a mean longer. It is not
-    taken where the kernel does not say that the CPUs share a cache, and on processors other than
-    AMD's, nor where an end does not meet the other within a second.
-    """
-    if not cpus or not _share_in_groups(*cpus):
+    """Return the time in ns of a cache line from one of two CPUs to the other and back, if any."""
+    # Only AMD's cores share their last-level cache in groups (CCX). In one cache a socket, the time
+    # depends on where two cores are, so that a shared cache cannot be told from none.
+    grouped = re.search("vendor_id.*(AuthenticAMD|HygonGenuine)", read("/proc/cpuinfo"))
+    caches = files(f"{CPUS}/cpu{cpus[0]}/cache/index*/shared_cpu_list") if cpus else {}
+    if not grouped or not any(cpus[1] in _cpus_of(text) for text in caches.values()):
         return []
     SHARED[0], SHARED[RESULT], began = 0, -1, time.monotonic() + 0.02
     for pid in [os.fork() or _be_end(end, cpu, began) for end, cpu in enumerate(cpus)]:
@@ -612,18 +529,8 @@ def cache_line(cpus: list[int]) -> list[float]:
     return [SHARED[RESULT] / 1000] if SHARED[RESULT] >= 0 else []
 
 
-def _share_in_groups(ours: int, other: int) -> bool:
-    shared: set[int] = set()
-    for text in files(f"{CPUS}/cpu{ours}/cache/index*/shared_cpu_list").values():
-        shared |= _cpus_of(text)
-    # Only AMD's cores share their last-level cache in groups (CCX). In one cache a socket, the time
-    # depends on where two cores are, so that a shared cache cannot be told from none.
-    vendor = re.search("vendor_id.*(AuthenticAMD|HygonGenuine)", read("/proc/cpuinfo"))
-    return other in shared and vendor is not None
-
-
 def _be_end(end: int, cpu: int, began: float) -> NoReturn:
-    """Exchange the line as one of its ends, above what else runs on the CPU."""
+    """Exchange the line as one of its ends, above what else runs on the CPU, within a second."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(1)
@@ -647,15 +554,16 @@ def _be_end(end: int, cpu: int, began: float) -> NoReturn:
 
 def _least(word: int, answer: int, chunks: int) -> float:
     """Write numbers to a word, wait for the answer to each; return the least mean in ns."""
-    best = math.inf
+    # An interrupt makes a mean longer.
+    means = []
     for start in range(1, 2 * TRIPS * chunks, 2 * TRIPS):
         began = time.perf_counter_ns()
         for number in range(start, start + 2 * TRIPS, 2):
             SHARED[word] = number
             while SHARED[word] != number + answer:
                 pass
-        best = min(best, (time.perf_counter_ns() - began) / TRIPS)
-    return best
+        means.append((time.perf_counter_ns() - began) / TRIPS)
+    return min(means)
 
 
 def status_of(status: int) -> int:
@@ -677,7 +585,7 @@ def end_of(pid: int) -> dict[str, Any]:
 def collect(
     folder: str, folders: list[str], readings: Readings, logs: dict[str, tuple[str, int]]
 ) -> dict[str, Any]:
-    """Return texts of a window, logs by name, path and rows, and what is seen; remove folders."""
+    """Return a window's texts, with logs by path and rows, and what is seen; remove folders."""
     seen = observe_all(readings)
     stop(folder)
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
@@ -702,11 +610,8 @@ def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
     """Take a snapshot before or after the loads, of placements by name, "" for the server."""
     # The machine's counters are read next to the loads, and do not count the snapshot's own work.
     found: dict[str, Any] = {} if before else _machine_counters()
-    for name, pid in places.items():
-        if name:
-            found.setdefault("beside", {})[name] = placement_counters(pid)
-        else:
-            found.update(server_counters(pid))
+    counts = {name: placement_counters(pid) for name, pid in places.items()}
+    found.update(counts.pop("", {}), **({"beside": counts} if counts else {}))
     found.update(_numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
     if (lowest := latency_request()) is not None:
         found["latency_request_us"] = lowest
@@ -732,43 +637,27 @@ def _machine_counters() -> dict[str, Any]:
 
 
 def placement_counters(pid: int) -> dict[str, Any]:
-    """Return CPU time, throttling and drops of a placement so far."""
-    found: dict[str, Any] = _table(f"/proc/{pid}/net/snmp", NAMESPACE)
+    """Return what is counted so far of a placement, its control groups and its network."""
+    words = {"voluntary": "nr_voluntary_switches", "migrations": r"se\.nr_migrations"}
+    found: dict[str, Any] = _numbers(f"/proc/{pid}/sched", **words)
+    if row := _stat(f"/proc/{pid}"):
+        found["last_cpu"] = int(row[36])
     if ran := files(f"/proc/{pid}/task/*/schedstat"):
         found["ran_ns"] = sum(int(text.split()[0]) for text in ran.values())
     for base, path in _hierarchies(str(pid)).items():
         # Beside version 1, the hierarchy of version 2 counts nothing of its own.
         found.update(group_counters(base + path) if base != f"{GROUPS}/unified" else {})
+    for table in ("snmp", "netstat"):  # a line of names and a line of values by turns
+        lines = _lines(f"/proc/{pid}/net/{table}")
+        for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
+            counts = {names[0].replace(":", ".") + x: y for x, y in zip(names, values)}  # noqa: B905
+            found.update(
+                {name: int(counts[name]) for name in (*NAMESPACE, BUSY_POLLING) if name in counts}
+            )
     # Without a UDP socket, drops are missing and not zero. A row of the table has 13 fields, of
     # which the tenth is the inode, and the last the drops.
     if drops := {row[9]: int(row[12]) for row in _sockets(pid, "udp")}:
         found["sockets"] = drops
-    return found
-
-
-def group_counters(folder: str) -> dict[str, Any]:
-    """Return what a control group of one hierarchy has counted, in ns as version 1 does."""
-    found: dict[str, Any] = {}
-    if used := read(f"{folder}/cpuacct.usage"):
-        found["group_ns"] = int(used)
-    counts = {row[0]: int(row[1]) for row in _lines(f"{folder}/cpu.stat")}
-    if "usage_usec" in counts:
-        found["group_ns"] = 1000 * counts["usage_usec"]
-    if "throttled_usec" in counts:
-        counts["throttled_time"] = 1000 * counts.pop("throttled_usec")
-    if counts:
-        throttling = {name: count for name, count in counts.items() if "throttled" in name}
-        found["throttling"] = {"nr_periods": counts.get("nr_periods", 0), **throttling}
-    return found
-
-
-def server_counters(pid: int) -> dict[str, Any]:
-    """Return what is counted of the server at which a client aims alone, and of its network."""
-    switches = {"voluntary": "nr_voluntary_switches", "migrations": r"se\.nr_migrations"}
-    found: dict[str, Any] = _numbers(f"/proc/{pid}/sched", **switches)
-    if row := _stat(f"/proc/{pid}"):
-        found["last_cpu"] = int(row[36])
-    found.update(_table(f"/proc/{pid}/net/netstat", (BUSY_POLLING,)))
     queues = [[int(x, 16) for x in row] for row in _lines(f"/proc/{pid}/net/softnet_stat")]
     if queues and len(queues[0]) > 12:  # since Linux 5.10
         found["softnet_dropped"] = sum(row[1] for row in queues)
@@ -777,7 +666,21 @@ def server_counters(pid: int) -> dict[str, Any]:
     if tracked := _lines(f"/proc/{pid}/net/stat/nf_conntrack")[1:]:
         # The row of any CPU has the kernel's number of entries, in hexadecimal.
         found["conntrack_entries"] = int(tracked[0][0], 16)
-    return {**found, **placement_counters(pid)}
+    return found
+
+
+def group_counters(folder: str) -> dict[str, Any]:
+    """Return what a control group of one hierarchy has counted, in ns as version 1 does."""
+    counts = {row[0]: int(row[1]) for row in _lines(f"{folder}/cpu.stat")}
+    found: dict[str, Any] = _numbers(f"{folder}/cpuacct.usage", group_ns="")
+    if "usage_usec" in counts:
+        found["group_ns"] = 1000 * counts["usage_usec"]
+    if "throttled_usec" in counts:
+        counts["throttled_time"] = 1000 * counts.pop("throttled_usec")
+    if counts:
+        throttling = {name: count for name, count in counts.items() if "throttled" in name}
+        found["throttling"] = {"nr_periods": counts.get("nr_periods", 0), **throttling}
+    return found
 
 
 # Placements: control groups, readiness, and the facts of a process.
@@ -847,10 +750,7 @@ def _hierarchies(pid: str = "self") -> dict[str, str]:
 
 
 def make_group(group: str, limits: dict[str, str]) -> list[str]:
-    """Create a control group in every hierarchy, as an engine does; return its folders.
-
-    `limits` are values by file; a file that a hierarchy does not have is left out.
-    """
+    """Create a control group in every hierarchy, with limits by file; return its folders."""
     folders = {base: Path(base + group) for base in _hierarchies()}
     for base, folder in folders.items():
         if folder.is_dir():  # to write its CPUs would move the threads in it
@@ -863,7 +763,7 @@ def make_group(group: str, limits: dict[str, str]) -> list[str]:
         inherited = {name: read(f"{base}/{name}") for name in ("cpuset.mems", "cpuset.cpus")}
         for level, values in ((folder.parent, inherited), (folder, {**inherited, **limits})):
             for name, value in values.items():
-                if value and (level / name).exists():
+                if value and (level / name).exists():  # each hierarchy has files of its own
                     (level / name).write_text(value)
     return list(map(str, folders.values()))
 
@@ -871,9 +771,8 @@ def make_group(group: str, limits: dict[str, str]) -> list[str]:
 def set_burst(pid: int, burst_us: int) -> None:
     """Let the control group of a process save up so much of its quota, in either version."""
     for base, path in _hierarchies(str(pid)).items():
-        for name in ("cpu.cfs_burst_us", "cpu.max.burst"):
-            if Path(base + path, name).exists():
-                Path(base + path, name).write_text(str(burst_us))
+        for file in Path(base + path).glob("cpu*burst*"):
+            file.write_text(str(burst_us))
 
 
 def remove_group(group: str) -> None:
@@ -904,7 +803,7 @@ def _set_real_time(pid: int, priority: int) -> None:
         os.sched_setscheduler(int(task.name), os.SCHED_FIFO, os.sched_param(priority))
 
 
-def find_workload(holder: int, argv: list[str], seconds: float = 60.0) -> int:
+def find_workload(holder: int, argv: list[str]) -> int:
     """Return the process below a container's holder that runs a command in the container."""
     # Programs that prepare the container have the host's mount namespace, or other commands.
     outside = ("", _link("/proc/self/ns/mnt"))
@@ -913,7 +812,7 @@ def find_workload(holder: int, argv: list[str], seconds: float = 60.0) -> int:
         inside = [pid for pid in _family(holder) if _link(f"/proc/{pid}/ns/mnt") not in outside]
         return [pid for pid in inside if _command(pid) == argv]
 
-    _until(lambda: found() or _state(holder) == "ended", seconds)
+    _until(lambda: found() or _state(holder) == "ended", 60.0)
     if running := found():
         return running[0]
     raise OSError(f"no process of the container runs {argv[0]}; its holder is {_state(holder)}")
@@ -931,13 +830,8 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
     return any(row[1].endswith(f":{port:04X}") for row in _sockets(pid, protocol))
 
 
-def observe_ready(
-    argv: list[str], seconds: float, priority: int, reading: dict[str, Any]
-) -> dict[str, Any]:
-    """Wait until a workload listens on its port, or without one runs its command; observe it.
-
-    Return also its process, or why it is not ready. Of a container, that may be unknown (0).
-    """
+def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) -> dict[str, Any]:
+    """Observe a workload, by a reading, once it listens on its port, or without one just runs."""
     port, ended = reading["port"], "the process has ended"
 
     def lacks() -> str:
@@ -949,7 +843,7 @@ def observe_ready(
         return "" if port or runs == argv else f"it runs {' '.join(runs)}"
 
     if not (pid := reading["pid"]):
-        docker = "docker", f"--host={reading['engine']}"
+        docker = ("docker", f"--host={reading['engine']}")
         (one,) = _rows(*docker, "inspect", reading["container"]) or [{"State": {"Pid": 0}}]
         if not (pid := one["State"]["Pid"]):
             output = _printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
@@ -975,14 +869,15 @@ def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
 @contextlib.contextmanager
 def _inside(namespace: str) -> Iterator[None]:
     """Run a block in a network namespace, by its path; "" is that of the host."""
+    if not namespace:
+        yield
+        return
     with Path("/proc/self/ns/net").open("rb") as own:
-        if namespace:
-            enter(namespace)
+        enter(namespace)
         try:
             yield
         finally:
-            if namespace:
-                enter(f"/proc/self/fd/{own.fileno()}")
+            enter(f"/proc/self/fd/{own.fileno()}")
 
 
 def enter(namespace: str) -> None:
@@ -990,18 +885,13 @@ def enter(namespace: str) -> None:
     import ctypes
 
     with Path(namespace).open("rb") as file:
-        if ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET) != 0:
+        if ctypes.CDLL(None).setns(file.fileno(), 0x40000000) != 0:  # CLONE_NEWNET
             raise ConnectionError(f"the network namespace {namespace} cannot be entered")
 
 
 def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dict[str, str]:
-    """Return what is true of a placed process, in words by the names of facts.
-
-    A fact of which there may be several is a name of its own with the value "yes". Two observations
-    are equal unless something has changed, but for the counts of ``flows``. `named` are the
-    ``engine`` and ``container``, the ``group`` that is a part of its control groups' paths, the
-    ``source`` of ``/data``, the folder of an engine's ``sandboxes``, and a ``router``'s address.
-    """
+    """Return facts of a placed process by name, equal unless it has changed, but for ``flows``."""
+    # A fact of which there may be several is a name of its own with the value "yes".
     docker = ("docker", f"--host={named.get('engine')}", "inspect", named.get("container", ""))
     found = {"state": _state(pid)}
     try:
@@ -1094,16 +984,16 @@ def limit_facts(limits: dict[str, str]) -> dict[str, str]:
 
 def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
     """Return what a process's root file system and its ``/data`` are."""
-    mounts = []
+    mounts = [("", "", "", "")]
     for line in mountinfo.splitlines():
         fields, (kind, _, options) = line.split(), line.partition(" - ")[2].split(" ", 2)
         root, point = (field.encode().decode("unicode_escape") for field in fields[3:5])
         mounts.append((point.rstrip("/"), root, kind, options))
 
     def at(path: str) -> tuple[str, str, str, str]:
-        above = [one for one in mounts[::-1] if f"{path}/".startswith(f"{one[0]}/")]
+        above = [one for one in mounts if f"{path}/".startswith(f"{one[0]}/")]
         # The last of several mounts at one point is on top.
-        return max(above, key=lambda one: len(one[0]), default=("", "", "", ""))
+        return sorted(above, key=lambda one: len(one[0]))[-1]
 
     _, root, kind, options = at("")
     lower = r"(?:^|,)lowerdir=([^:,]*)(?:,|$)"
@@ -1118,7 +1008,7 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
 
 def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     """Return links, rules and addresses of a process's network, and of the host's."""
-    space, rules, own = f"/proc/{pid}/ns/net", _rules(), list[dict[str, Any]]()
+    space, rules, own = f"/proc/{pid}/ns/net", _rules(), Rows()
     is_own, found = _link(space) != _link("/proc/self/ns/net"), _host_facts(rules)
     with _inside(space if is_own else ""):
         found["congestion control"] = read("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -1163,32 +1053,31 @@ def firewall(rules: str) -> str:
 
 def translations(rules: str, port: int, addresses: list[str]) -> dict[str, str]:
     """Return where the rules of a port lead, and how many flows they have translated."""
-    found: dict[str, str] = {}
+    ways, flows = dict[str, list[str]](), dict[str, int]()
     for line in rules.splitlines():
         to = _first(r"(?i)(?:dnat to|--to-destination) ([\d.]+)", line)
-        if not to or f"dport {port} " not in line:
-            continue
-        protocol, source = _first("(tcp|udp)", line, "any"), _first(r"(?:daddr|-d) ([\d.]+)", line)
-        name, flows = f"NAT from {source or 'anywhere'} {protocol}", f"flows {protocol}"
-        words = "to it" if to in addresses else f"to {to}"
-        earlier = found.get(name, words)
-        found[name] = words if words == earlier else f"{earlier} and {words}"
-        found[f"NAT of port {port}"] = "yes"
-        count = int(_first(r"(?:packets |^\[)(\d+)", line, "0"))
-        found[flows] = str(int(found.get(flows, "0")) + count)
-    return found
+        if to and f"dport {port} " in line:
+            protocol = _first("(tcp|udp)", line, "any")
+            source = _first(r"(?:daddr|-d) ([\d.]+)", line, "anywhere")
+            words = ways.setdefault(f"NAT from {source} {protocol}", [])
+            words += [f"to {'it' if to in addresses else to}"]
+            count = int(_first(r"(?:packets |^\[)(\d+)", line, "0"))
+            flows[f"flows {protocol}"] = flows.get(f"flows {protocol}", 0) + count
+    found = {name: " and ".join(dict.fromkeys(words)) for name, words in ways.items()}
+    found.update({f"NAT of port {port}": "yes"} if ways else {})
+    return {**found, **{name: str(count) for name, count in flows.items()}}
 
 
-def _link_facts(links: list[dict[str, Any]], where: str) -> dict[str, str]:
-    found, queues = {}, _printed("tc", "qdisc")
+def _link_facts(links: Rows, where: str) -> dict[str, str]:
+    found, queues = {}, _printed("tc", "qdisc").splitlines()
     for one in links:
         name, flags = one["ifname"], one.get("flags", ())
-        own = [row for row in queues.splitlines() if f" dev {name} " in row]
+        own = "; ".join(row for row in queues if f" dev {name} " in row)
         words = [f"MTU {one.get('mtu')}", "up" if "UP" in flags else "down"]
         words += [f"bridge {one['master']}"] if "master" in one else []
         # A bridge has a carrier for as long as anything is plugged in.
         words += ["no carrier"] if "NO-CARRIER" in flags and _kind(one) != "bridge" else []
-        words += [f"queue of {one.get('txqlen', 0)}", VOLATILE.sub("", "; ".join(own))]
+        words += [f"queue of {one.get('txqlen', 0)}", VOLATILE.sub("", own)]
         found[f"{name} {where}"] = " ".join(", ".join(words).split())
     return found
 
@@ -1197,20 +1086,14 @@ def _kind(one: dict[str, Any]) -> str:
     return str(one.get("linkinfo", {}).get("info_kind", ""))
 
 
-def bridge_facts(
-    own: list[dict[str, Any]], links: list[dict[str, Any]], entries: list[dict[str, Any]]
-) -> dict[str, str]:
-    """Return bridge, tunnel and macvlan of a process's links, among the links of a network.
-
-    `entries` are where the network's tunnels send packets.
-    """
+def bridge_facts(own: Rows, links: Rows, entries: Rows) -> dict[str, str]:
+    """Return bridge, tunnel and macvlan of a process's links, by links and entries of a network."""
     # Both ends of a link name each other: an index alone may exist in several namespaces.
     ends = {(row["link_index"], row["ifindex"]) for row in own if "link_index" in row}
+    plugged = [row for row in links if (row["ifindex"], row.get("link_index")) in ends]
+    masters = {row["master"] for row in plugged if "master" in row}
+    found = {f"bridge {master}": "yes" for master in masters}
     names = {row["ifindex"]: row["ifname"] for row in links}
-    masters = {
-        row.get("master") for row in links if (row["ifindex"], row.get("link_index")) in ends
-    }
-    found = {f"bridge {master}": "yes" for master in masters if master}
     for row in own:
         if _kind(row) == "macvlan":
             parent = names.get(row.get("link_index"), "another network")
@@ -1218,7 +1101,7 @@ def bridge_facts(
     for row in links:
         if "master" in row and not PASSING.match(row["ifname"]):
             found[f"{row['ifname']} on {row['master']}"] = "yes"
-        if _kind(row) == "vxlan" and row.get("master") in masters - {None}:
+        if _kind(row) == "vxlan" and row.get("master") in masters:
             # What it has learned does not tell where it sends the first packets.
             lasting = [one for one in entries if one.get("state") == "permanent"]
             tunnels = [one.get("dst") for one in lasting if one.get("ifname") == row["ifname"]]
@@ -1226,8 +1109,6 @@ def bridge_facts(
             found.update({f"tunnel to {end}": "yes" for end in tunnels if end}, tunnel="yes")
     return found
 
-
-# Probing what a host can run.
 
 #: Commands that add the devices of networks between containers.
 DEVICES = {
@@ -1237,31 +1118,27 @@ DEVICES = {
 
 
 def probe(scratch: str, programs: list[str], addresses: list[str]) -> dict[str, Any]:
-    """Return what a host has; only the directory `scratch` is changed: it is made.
-
-    `programs` may be paths, and `addresses` are looked up as routes.
-    """
+    """Return what a host has, of programs and routes to addresses; make its scratch directory."""
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
-    place = Path(scratch)
     with contextlib.suppress(OSError):
-        place.mkdir(parents=True, exist_ok=True)
+        Path(scratch).mkdir(parents=True, exist_ok=True)
+    cannot, errors = dict[str, str](), subprocess.STDOUT
     # Tried in networks that end with the commands, which only root may make.
-    errors = {
-        name: _printed("unshare", "--net", "sh", "-c", command, errors=subprocess.STDOUT).strip()
-        for name, command in (DEVICES.items() if os.geteuid() == 0 else ())
-    }
+    for name, command in DEVICES.items() if os.geteuid() == 0 else ():
+        if error := _printed("unshare", "--net", "sh", "-c", command, errors=errors).strip():
+            cannot[name] = error
     return {
-        "python": platform.python_version(),
+        "python": sys.version.split()[0],
         "user": os.geteuid(),
-        "scratch": os.access(place, os.W_OK),
-        "free_gib": shutil.disk_usage(_nearest(place)).free / (1 << 30),
+        "scratch": os.access(scratch, os.W_OK),
+        "free_gib": shutil.disk_usage(_nearest(scratch)).free / (1 << 30),
         "absent": [name for name in programs if not shutil.which(name) and not Path(name).exists()],
         "links": _rows("ip", "-j", "addr", "show"),
         "routes": {address: _rows("ip", "-j", "route", "get", address) for address in addresses},
         "rules": bool(_rules()),
-        "real_time": _printed("chrt", "--fifo", "1", "true", errors=subprocess.STDOUT).strip(),
+        "real_time": _printed("chrt", "--fifo", "1", "true", errors=errors).strip(),
         "filtered": _numbers("/proc/self/status", s="Seccomp").get("s") == 2,
-        "cannot": {name: error for name, error in errors.items() if error},
+        "cannot": cannot,
     }
 
 
@@ -1270,11 +1147,10 @@ def _connections(router: str) -> list[tuple[str, str]]:
     import http.client
 
     connection = http.client.HTTPConnection(router, timeout=10)
-    try:
+    with contextlib.suppress(OSError):
         connection.request("GET", "/status/connections")
         return CONNECTION.findall(connection.getresponse().read().decode())
-    except OSError:
-        return []
+    return []
 
 
 def await_router(router: str, others: int, seconds: float) -> None:

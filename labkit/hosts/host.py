@@ -1,9 +1,8 @@
 """Hosts under control: commands, detached jobs and settings, here or over SSH.
 
 Every command runs under ``timeout`` on its host: it ends in time even if the harness has died, and
-the harness sleeps until then instead of polling. The agent records a setting, syncs its journal,
-and only then writes: whatever is killed at any time, ``restore`` finds every value that may have
-changed. A value that somebody else has changed since is reported, not overwritten.
+the harness sleeps until then instead of polling. Settings are recorded before they are changed, so
+that whatever is killed at any time, ``restore`` finds every value that may have changed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -61,6 +60,8 @@ _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- "$@")'
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
 #: Requests latencies of 0 us for as long as the file is open: the kernel undoes it at any death.
 _HOLD = 'exec 3<>"$1"; printf "\\0\\0\\0\\0" >&3; echo held; exec sleep infinity'
+#: The status, output and errors of a command.
+_Ended = tuple[int, bytes, bytes]
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,12 @@ class Result:
         """Return the result itself, or raise `CommandFailed` with it."""
         if self.status == 0 and not self.timed_out:
             return self
-        name, shown = self.argv[0], self.argv
-        if self.argv[:2] == SCRIPT:  # its text says less than its arguments
-            name, shown = "a script", ("(script)", *(a for a in self.argv[4:] if "\n" not in a))
+        # The text of a script says less than its arguments.
+        words = ("a script", *self.argv[4:]) if self.argv[:2] == SCRIPT else self.argv
         ended = "timed out" if self.timed_out else f"failed ({self.status})"
         raise CommandFailed(
-            f"{name} {ended}",
-            where=f"host {self.host}: {' '.join(shown)}"[:400],
+            f"{words[0]} {ended}",
+            where=" ".join(f"host {self.host}: {' '.join(words)}".split())[:400],
             why=(self.stderr.strip() or self.stdout.strip())[-800:] or "it printed nothing",
             remedy=remedy,
             evidence=asdict(self),
@@ -95,10 +95,8 @@ class Result:
 class Host:
     """A place where the lab runs commands: this machine, as the user of the harness."""
 
-    #: The interpreter of the agent.
-    python = sys.executable
-    #: The path of its network namespace, where that is one of this machine.
-    namespace = ""
+    #: The interpreter of the agent, and the path of a network namespace of this machine.
+    python, namespace = sys.executable, ""
 
     def __init__(self, name: str = "local") -> None:
         self.name = name
@@ -111,10 +109,9 @@ class Host:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Result:
-        """Run a command, given as separate arguments, and wait for its end.
+        """Run a command, given as separate arguments, and wait until nothing has its output open.
 
-        A background child that keeps the command's output open delays the return: use
-        `labkit.hosts.start_job` for a process that is to keep running.
+        `labkit.hosts.Job.start` starts a process that is to keep running.
         """
         limit = ("timeout", "-k", "2", f"{timeout:.3f}", "sh", "-c", _LIMITED, "labkit")
         words = (*(f"{name}={value}" for name, value in (env or {}).items()), *argv)
@@ -128,10 +125,7 @@ class Host:
         return result.check() if check else result
 
     def call(self, function: str, *, timeout: float = 60.0, **arguments: Any) -> Any:
-        """Call a function of `labkit.hosts.agent` on the host; return its value.
-
-        Arguments and value are values of JSON.
-        """
+        """Call a function of `labkit.hosts.agent` on the host, with values of JSON."""
         request = json.dumps(_AGENT | {"function": function, "arguments": arguments})
         # An agent is not part of the job that calls it.
         env = {agent.LABEL: "", agent.JOB: ""}
@@ -153,14 +147,10 @@ class Host:
     def close(self) -> None:
         """Close the connection, if there is one; the next command connects again."""
 
-    def _execute(
-        self, line: Sequence[str], data: bytes, seconds: float
-    ) -> tuple[int, bytes, bytes]:
+    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Ended:
         """Run a command that ends in less than `seconds`; return status, output and errors."""
-        pipe = subprocess.PIPE
-        with subprocess.Popen(
-            line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        ) as process:
+        streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(line, start_new_session=True, **streams) as process:
             try:
                 out, err = process.communicate(data, timeout=seconds)
             except subprocess.TimeoutExpired as late:  # an escaped child keeps the pipes open
@@ -176,50 +166,38 @@ class LocalHost(Host):
     """The machine of the harness, as opposed to a host over SSH."""
 
 
+@dataclass(eq=False, repr=False)
 class SshHost(Host):
     """A machine or network namespace reached over SSH; it connects when first needed.
 
     Commands may run from several threads. After a loss the next command connects again. An unknown
-    host key is an error; `known_hosts` is the user's own file by default. With `key`, neither an
-    agent nor the user's own keys are tried. `namespace` is the path of a network namespace of this
-    machine from which the connection is made. With `sudo`, commands run as root through
-    ``sudo -n``.
+    host key is an error; `known_hosts` is the user's own file by default. With a `key`, the user's
+    own and those of an agent are not tried. `namespace` is the path of a network namespace of this
+    machine from which to connect. With `sudo`, commands run as root through ``sudo -n``.
     """
 
+    name: str
+    address: str
+    _: KW_ONLY
+    user: str = "root"
+    port: int = 22
+    key: Path | str | None = None
+    known_hosts: Path | str | None = None
+    namespace: str = ""
+    sudo: bool = False
     python = "python3"
 
-    def __init__(
-        self,
-        name: str,
-        address: str,
-        *,
-        user: str = "root",
-        port: int = 22,
-        key: Path | str | None = None,
-        known_hosts: Path | str | None = None,
-        namespace: str = "",
-        sudo: bool = False,
-    ) -> None:
-        super().__init__(name)
-        self.address, self.user, self.port = address, user, port
-        self.key = str(key) if key else None
-        self.known_hosts = str(known_hosts) if known_hosts else None
-        self.namespace, self.sudo = namespace, sudo
+    def __post_init__(self) -> None:
         # Shown in errors, which datasets store: no user.
-        self.where = f"{name} at {address}"
+        self.where = f"{self.name} at {self.address}"
         self._lock = threading.RLock()
         self._connection: Any = None
-
-    def __repr__(self) -> str:
-        return f"SshHost({self.where!r})"
 
     def close(self) -> None:
         """Close the connection; the next command connects again."""
         self._drop(self._connection)
 
-    def _execute(
-        self, line: Sequence[str], data: bytes, seconds: float
-    ) -> tuple[int, bytes, bytes]:
+    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Ended:
         command = shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line])
         connection, channel = self._open_session()
         channel.settimeout(seconds)
@@ -281,18 +259,13 @@ class SshHost(Host):
             raise self._unreachable(error) from error
 
     def _connect(self) -> Any:
-        options: dict[str, Any] = {"key_filename": self.key} if self.key else {}
-        options |= {"allow_agent": self.key is None, "look_for_keys": self.key is None}
-        options |= {"banner_timeout": OPEN_SECONDS, "channel_timeout": OPEN_SECONDS}
-        connection = fabric.Connection(
-            self.address,
-            user=self.user,
-            port=self.port,
-            connect_timeout=OPEN_SECONDS,
-            connect_kwargs=options,
-            # The rig specifies everything: the user's SSH configuration is not read.
-            config=fabric.Config(overrides={"load_ssh_configs": False}),
-        )
+        options: dict[str, Any] = {"key_filename": str(self.key)} if self.key else {}
+        options |= dict.fromkeys(("allow_agent", "look_for_keys"), not self.key)
+        options |= dict.fromkeys(("banner_timeout", "channel_timeout"), OPEN_SECONDS)
+        # The rig specifies everything: the user's SSH configuration is not read.
+        place: dict[str, Any] = {"config": fabric.Config(overrides={"load_ssh_configs": False})}
+        place |= {"user": self.user, "port": self.port, "connect_timeout": OPEN_SECONDS}
+        connection = fabric.Connection(self.address, connect_kwargs=options, **place)
         try:
             if self.namespace:
                 with ThreadPoolExecutor(1) as pool:  # only its thread is in the namespace
@@ -316,7 +289,7 @@ class SshHost(Host):
         remedy = "check that the host is up, its address and port, and that it accepts user and key"
         untrusted = isinstance(error, paramiko.BadHostKeyException | InvalidHostKey)
         if untrusted or "known_hosts" in why:
-            known = self.known_hosts or "~/.ssh/known_hosts"
+            known = str(self.known_hosts or "~/.ssh/known_hosts")
             evidence = {"known_hosts": known}
             why = f"its key is not known, has changed, or cannot be read: {why}"
             remedy = (
@@ -357,80 +330,58 @@ def _close(connection: Any) -> None:
 
 
 def script(text: str, *args: str) -> Sequence[str]:
-    """Return the argument list that runs a POSIX shell script with positional arguments.
-
-    The text is a constant; everything variable is passed as ``$1``, ``$2``, ..., so the shell
-    never reads user input as code.
-    """
+    """Return the argument list that runs a shell script, a constant, with arguments as ``$1``..."""
     return (*SCRIPT, text, "labkit", *args)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job on a host, with ``stdout`` and ``stderr`` in a directory there; see `start_job`."""
+    """A job on a host, with its output in a directory there."""
 
     host: Host
     directory: str
     #: 0 if only the directory is known.
     pid: int = 0
 
+    @classmethod
+    def start(
+        cls, host: Host, argv: Sequence[str], *, directory: str, label: str, until: str = ""
+    ) -> Job:
+        """Start a job, whose descendants inherit the label; wait until it has printed a pattern."""
+        given: dict[str, Any] = {"label": label} | ({"until": until} if until else {})
+        return cls(host, directory, host.call("start", folder=directory, argv=argv, **given))
+
     def running(self) -> bool:
         """Return whether the job is running."""
         return bool(self.host.call("leader", folder=self.directory))
 
     def stop(self, grace: float = 2.0, *, remove: bool = False) -> None:
-        """End the job and all its descendants (TERM, then KILL), and wait until they are gone.
-
-        Its directory may be removed.
-        """
+        """End the job and its descendants (TERM, then KILL); its directory may be removed."""
         options = {"grace": grace, "remove": remove, "timeout": 60 + grace}
         self.host.call("stop", folder=self.directory, **options)
 
-    def stdout(self) -> str:
-        """Return the job's output so far."""
-        return str(self.host.call("read", path=f"{self.directory}/stdout"))
-
-    def stderr(self) -> str:
-        """Return the job's error stream so far."""
-        return str(self.host.call("read", path=f"{self.directory}/stderr"))
-
-    def await_output(self, pattern: str) -> Result:
-        """Wait up to 10 seconds until the job has printed a pattern; otherwise the status is 1."""
-        found = self.host.call("await_output", folder=self.directory, pattern=pattern)
-        return Result(("job",), self.host.name, 0 if found else 1, "", self.stderr(), 0.0)
-
-
-def start_job(host: Host, argv: Sequence[str], *, directory: str, label: str) -> Job:
-    """Start a detached job without input; its descendants inherit the label.
-
-    `directory` is its working directory, and for its output.
-    """
-    return Job(host, directory, host.call("start", folder=directory, argv=argv, label=label))
+    def read(self, stream: str) -> str:
+        """Return what the job has printed so far to ``stdout`` or ``stderr``."""
+        return str(self.host.call("read", path=f"{self.directory}/{stream}"))
 
 
 def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
-    """End every process whose label starts with `prefix`; return a line about each.
-
-    End the prefix with a separator if one label may be the beginning of another.
-    """
-    found = host.call("labelled", prefix=prefix, grace=grace, timeout=60 + grace)
+    """End every process whose label starts with `prefix`; return a line about each."""
+    found = host.call("stop", prefix=prefix, grace=grace, timeout=60 + grace)
     return [" ".join(map(str, row)) for row in found]
 
 
 class Settings:
-    """Settings of a host that are restored when the context ends.
+    """Settings of a host that are restored when the context ends, or else by their `label`.
 
-    `label` identifies them for the agent's ``restore`` and for `stop_labelled`; `notes` says which
-    settings the host does not support or did not accept. At the end, `RigError` is raised if a
-    setting was changed by somebody else or cannot be restored, unless another error is being raised
-    already.
+    `notes` says which the host does not support or did not accept. A setting that somebody else has
+    changed, or that cannot be restored, is a `RigError` at the end, unless another one is raised.
     """
 
     def __init__(self, host: Host, label: str, *, journal: str = agent.JOURNAL) -> None:
         self.host, self.label, self.journal = host, label, journal
         self.notes: list[str] = []
-        owner = uuid4().hex
-        self._own, self._hold = f"{label} {owner}", Job(host, f"{journal}/hold-{owner}")
+        self._own, self._hold = f"{label} {uuid4().hex}", Job(host, "")
 
     def __enter__(self) -> Settings:
         return self
@@ -448,26 +399,22 @@ class Settings:
 
     def restore(self) -> list[str]:
         """Undo the settings made here, the last one first; return the outcome of each."""
-        if self._hold.pid:
+        if self._hold.directory:
             self._hold.stop(remove=True)
         return list(self.host.call("restore", label=self._own, journal=self.journal))
 
-    def set_file(self, path: str, value: str | int) -> bool:
-        """Set one file; see `set_files`."""
-        return self.set_files({path: value})[path]
-
-    def set_files(self, values: Mapping[str, str | int]) -> dict[str, bool]:
-        """Set files, or offloads such as ``"eth0 gro"``; return which have the value now."""
+    def set_files(self, values: Mapping[str, str | int]) -> bool:
+        """Set files, or offloads such as ``"eth0 gro"``; return whether all have the value now."""
         texts = {target: str(value) for target, value in values.items()}
         reasons = self.host.call("set_values", values=texts, label=self._own, journal=self.journal)
         self.notes += [f"{target}: {why}" for target, why in reasons.items() if why]
-        return {target: not why for target, why in reasons.items()}
+        return not any(reasons.values())
 
     def hold_idle(self) -> bool:
         """Keep CPUs out of idle states that take time to leave; return whether that works."""
-        argv, directory = script(_HOLD, agent.LATENCY), self._hold.directory
-        self._hold = start_job(self.host, argv, directory=directory, label=self.label)
-        self._hold.await_output("held")
+        directory = f"{self.journal}/hold-{uuid4().hex}"
+        self._hold, argv = Job(self.host, directory), script(_HOLD, agent.LATENCY)
+        Job.start(self.host, argv, directory=directory, label=self.label, until="held")
         lowest = self.host.call("latency_request")
         if lowest != 0:
             self.notes.append(f"{agent.LATENCY}: 0 us was requested, but it is {lowest} us")

@@ -13,8 +13,8 @@ from labkit.hosts.host import Host
 class Image:
     """An image, as the engine stores it and as an unpacked directory on the host."""
 
-    #: Its directory below ``containers/``, its name for the engine, and the engine's identifier of
-    #: its content; and the directory on the host with its root file system.
+    #: Its directory below ``containers/``, its name for the engine, the engine's identifier of its
+    #: content, and the directory on the host with its root file system.
     name: str
     reference: str
     digest: str
@@ -37,19 +37,18 @@ class Storage:
 class Network:
     """A network of a host that containers can be attached to."""
 
-    #: One of ``labkit.placement.NETWORKS``, and its addresses, with prefix length.
+    #: One of ``labkit.placement.NETWORKS``, its addresses with prefix length, and that of the first
+    #: placement of a trial; the others follow in order.
     name: str
     subnet: str
-    #: The address of a trial's first placement; the others follow in order.
     first: str
     #: The host's own address in it, and Docker's name of it, if any.
     gateway: str = ""
     engine: str = ""
-    #: The host's bridge for its interfaces, if any, and the device that connects the bridge to
-    #: other hosts: a lab interface or a tunnel.
+    #: The host's bridge for its interfaces, and the device that connects it to other hosts: a lab
+    #: interface or a tunnel. Or the parent interface of a macvlan.
     bridge: str = ""
     port: str = ""
-    #: The parent interface of a macvlan.
     parent: str = ""
     #: Of a tunnel, or routers of its own: the addresses of the other ends, the directory of the
     #: namespaces in which an engine hides it, and where a router says what it is connected to.
@@ -81,9 +80,8 @@ class Target:
     engine: str | None = None
     #: The parent of every control group created for a placement.
     cgroup_parent: str = "/labkit"
-    #: A scratch directory on the host, created and removed by the rig.
+    #: A scratch directory on the host, and the mount point of the sysfs of its network namespace.
     directory: str = "/run/labkit"
-    #: The mount point of the sysfs of the host's network namespace.
     sysfs: str = "/sys"
     #: By name, what is set up: images, storages, and networks besides the host's own.
     images: Mapping[str, Image] = field(default_factory=dict)
@@ -94,9 +92,9 @@ class Target:
     storage: Storage | None = None
     #: The number of the placement in its trial, from 0.
     place: int = 0
-    #: The distribution that its engine is of, where that is not the host's.
+    #: The distribution of its engine, where that is not the host's, and the directory of the
+    #: engine's network namespaces.
     system: str = ""
-    #: The directory of the engine's network namespaces.
     sandboxes: str = "/var/run/docker/netns"
     #: All its addresses and interfaces in the lab.
     addresses: tuple[str, ...] = ()

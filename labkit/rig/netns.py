@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import RigError, UsageError
-from labkit.hosts import Job, LocalHost, SshHost, script, start_job
+from labkit.hosts import Job, LocalHost, SshHost, script
 from labkit.placement import RELEASES
 from labkit.rig import networks
 
@@ -186,8 +186,11 @@ def connect(role: str) -> SshHost:
     # bash takes the session for a nested shell and skips the user's start-up files, which cost up
     # to 0.1 s per command and may print.
     argv += ["-oSetEnv=SHLVL=1"]
-    job = start_job(LocalHost(), argv, directory=str(DIRECTORY / "sshd" / role), label=LABEL)
-    job.await_output("Server listening").check("labkit clean, then try again")
+    folder, ready = str(DIRECTORY / "sshd" / role), "Server listening"
+    job = Job.start(LocalHost(), argv, directory=folder, label=LABEL, until=ready)
+    if ready not in (why := job.read("stderr")):
+        what, remedy = "the SSH server of a host does not listen", "labkit clean, then try again"
+        raise RigError(what, where=f"host {role}", why=why[-800:], remedy=remedy)
     key, known = DIRECTORY / "key", DIRECTORY / "known_hosts"
     return SshHost(role, address(role), key=key, known_hosts=known, namespace=namespace(role))
 
@@ -223,11 +226,11 @@ def start_daemon(name: str) -> None:
     # Otherwise a process, not address translation, would relay what one container sends to a port
     # that its own host publishes for another.
     argv += ["--userland-proxy=false", *_DAEMONS.get(name, _DAEMONS["sut"])]
-    job = start_job(local, argv, directory=folder, label=ENGINE)
+    job = Job.start(local, argv, directory=folder, label=ENGINE)
     ready = script("until docker info >/dev/null 2>&1; do sleep 0.05; done")
     env = {"DOCKER_HOST": socket_of(name), "LABKIT_LABEL": LABEL}
     if local.run(*ready, env=env, timeout=60, check=False).status != 0:
-        why = job.stderr()[-1200:] or "it printed nothing"
+        why = job.read("stderr")[-1200:] or "it printed nothing"
         remedy = "labkit doctor says what it needs; labkit clean, then try again"
         raise RigError("the Docker daemon does not answer", why=why, remedy=remedy)
     networks.remove_containers(local, socket_of(name))

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from labkit.errors import RigError
-from labkit.hosts import Host, script, start_job, stop_labelled
+from labkit.hosts import Host, Job, script, stop_labelled
 from labkit.hosts.target import Network, Target
 from labkit.placement import RELEASES
 
@@ -150,7 +150,7 @@ def _weave(engines: Mapping[str, Target], network: Network) -> None:
         argv += [f"--ipalloc-init=consensus={len(engines)}", f"--docker-api={target.engine}"]
         argv += ["--plugin", "--plugin-socket=", f"--plugin-mesh-socket={plugin}"]
         host.run("mkdir", "-p", PLUGINS)
-        start_job(host, [*argv, *addresses[:number]], directory=folder, label=ROUTER)
+        Job.start(host, [*argv, *addresses[:number]], directory=folder, label=ROUTER)
     for target in engines.values():
         # Both ends must say so: containers that are made before would have no way to the other.
         others = len(engines) - 1

@@ -71,7 +71,7 @@ def opened(spec: str, added: Additions) -> Iterator[Rig]:
             path = Path("/proc/sys/kernel/keys", name)
             # An engine raises it and does not restore it.
             if path.exists() and int(path.read_text()) < value:
-                Settings(LocalHost(), netns.LABEL).set_file(str(path), value)
+                Settings(LocalHost(), netns.LABEL).set_files({str(path): value})
         built = images.ensure_images()
         for name in added.releases:
             announce(f"Docker of {name} (it is made of Debian's packages where it is missing)")

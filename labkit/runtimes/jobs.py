@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from labkit.errors import CommandFailed, PlacementError
-from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts import Host, Job, script
 from labkit.placement import Limits
 from labkit.runtimes import base
 from labkit.runtimes.base import Engine, Facts, Instance, Started
@@ -47,7 +47,7 @@ class Jobs(Engine):
     def start(self, instance: Instance) -> Started:
         network, host = instance.network, instance.target.host
         argv = self.command(instance, ["taskset", "-c", instance.cpus, *instance.workload.argv])
-        job = start_job(host, argv, directory=instance.folder, label=instance.label)
+        job = Job.start(host, argv, directory=instance.folder, label=instance.label)
         if not self.holder:
             return Started(job.pid)
         try:

@@ -15,7 +15,7 @@ from labkit import Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.data import load
 from labkit.errors import RigError, UsageError
-from labkit.hosts import LocalHost, Settings, start_job
+from labkit.hosts import Job, LocalHost, Settings
 from labkit.pcap import read
 from labkit.placement import container, waiting
 from labkit.rig import images, netns
@@ -138,9 +138,9 @@ def test_the_next_user_removes_all_of_a_killed_campaign(own, rig, capsys):
     network = "--network=labkit-macvlan"
     docker_cli("run", "--detach", "--pull=never", *LEFT, network, image, "sleep", "600")
     folder = str(own.folder / "left")
-    start_job(rig.hosts["generator"], ["sleep", "600"], directory=folder, label="trial-1-x")
+    Job.start(rig.hosts["generator"], ["sleep", "600"], directory=folder, label="trial-1-x")
     setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
-    assert Settings(rig.hosts["sut"], "trial-1-x").set_file(setting, 0)
+    assert Settings(rig.hosts["sut"], "trial-1-x").set_files({setting: 0})
     with opened(own.path):
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert LocalHost().call("labelled", prefix="trial-") == []

@@ -21,7 +21,7 @@ from paramiko.common import MSG_CHANNEL_REQUEST
 from sshd import alive, command, make_key, wait_for
 
 from labkit.errors import HostUnreachable
-from labkit.hosts import LocalHost, SshHost, start_job, stop_labelled
+from labkit.hosts import Job, LocalHost, SshHost, stop_labelled
 
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
 HERE = LocalHost()
@@ -202,7 +202,10 @@ def mark():
 
 @pytest.fixture
 def start(tmp_path, mark):
-    return lambda *argv: start_job(HERE, argv, directory=str(tmp_path / "job"), label=mark)
+    def begin(*argv, **until):
+        return Job.start(HERE, argv, directory=str(tmp_path / "job"), label=mark, **until)
+
+    return begin
 
 
 def ended(job):
@@ -214,18 +217,18 @@ def test_a_job_from_start_to_end(start, tmp_path):
     text = 'echo "$1 $X"; echo err >&2; umask; cat; until [ -e go ]; do sleep 0.02; done'
     before = os.umask(0o022)
     try:
-        job = start("env", "X=x y", "sh", "-c", text, "sh", "a 'b\nc")
+        job = start("env", "X=x y", "sh", "-c", text, "sh", "a 'b\nc", until="0022")
     finally:
         os.umask(before)
-    assert job.running() and alive(job.pid) and job.await_output("0022").check()
+    assert job.running() and alive(job.pid) and "0022" in job.read("stdout")
     # Other users neither list the folder nor read what a job prints.
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "job").iterdir()}
     assert modes == dict.fromkeys(("stdout", "stderr", "pid"), "0o600")
     assert oct((tmp_path / "job").stat().st_mode & 0o777) == "0o711"
     (tmp_path / "job" / "go").touch()
     ended(job).stop()
-    assert (job.stdout(), job.stderr()) == ("a 'b\nc x y\n0022", "err")
-    assert "No such file" in ended(start("labkit-no-such-program")).stderr()
+    assert (job.read("stdout"), job.read("stderr")) == ("a 'b\nc x y\n0022", "err")
+    assert "No such file" in ended(start("labkit-no-such-program")).read("stderr")
     start("sleep", "300").stop(remove=True)
     assert not (tmp_path / "job").exists()
 
@@ -233,12 +236,12 @@ def test_a_job_from_start_to_end(start, tmp_path):
 def test_a_job_outlives_its_connection(server, tmp_path):
     with closing(server.host()) as host:
         argv = ["sh", "-c", "sleep 0.5; echo done"]
-        job = start_job(host, argv, directory=str(tmp_path / "job"), label="lkt-ssh")
+        job = Job.start(host, argv, directory=str(tmp_path / "job"), label="lkt-ssh")
         transport = host._connection.transport
         host.close()
         transport.join(10)
         assert not transport.is_alive()
-        assert ended(job).stdout() == "done"
+        assert ended(job).read("stdout") == "done"
 
 
 def test_a_daemon_is_ended_with_its_job_or_found_by_its_label(start, tmp_path, mark):
@@ -269,7 +272,7 @@ def test_processes_of_others_are_left_alone(start, tmp_path, mark):
         other.kill()
     labels = (mark, mark.replace("lkt-", "lkt-other-"), f"{mark}a.b/")
     ours, theirs, odd = (
-        start_job(HERE, ["sleep", "300"], directory=f"{tmp_path}/{number}", label=label)
+        Job.start(HERE, ["sleep", "300"], directory=f"{tmp_path}/{number}", label=label)
         for number, label in enumerate(labels)
     )
     assert stop_labelled(HERE, mark + "axb") == []

@@ -103,7 +103,7 @@ def pause(scene):
 
 
 def journalled(scene):
-    assert Settings(scene.lab.hosts["sut"], "trial-tampering").set_file(SACK, 0)
+    assert Settings(scene.lab.hosts["sut"], "trial-tampering").set_files({SACK: 0})
 
 
 def restored(scene):

@@ -108,7 +108,7 @@ def test_an_opening_with_a_rate_and_settings_leaves_no_trace(before):
             during = MACHINE()
             shown = local.run("ip", "route", "show", netns.LAB).stdout.splitlines()
             assert [" proto 198" in line for line in shown] == [True, False]
-            assert Settings(rig.hosts["sut"], "trial-killed").set_file(str(setting), 61)
+            assert Settings(rig.hosts["sut"], "trial-killed").set_files({str(setting): 61})
             assert rig.hosts["sut"].run("cat", str(setting)).stdout == "61\n"
             most = netns.bits_per_second(f"virtual:{RATE}") + 8 * 2 * 65536 / SECONDS
             for source, to in (("generator", "sut"), ("sut", "generator")):
