@@ -138,12 +138,10 @@ def data_options(instance: Instance) -> list[str]:
 
 def _mount_union(instance: Instance, union: str) -> None:
     """Mount /data of the layers that the engine's driver keeps, the uppermost first, read-only."""
-    keys, run = (
-        "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}",
-        instance.target.host.run,
-    )
+    target, run = instance.target, instance.target.host.run
+    keys = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
     inspect = ("image", "inspect", "--format", keys, instance.image.reference)
-    kept = _docker(instance.target, *inspect).check().stdout
+    kept = _docker(target, *inspect).check().stdout
     layers = [one for one in kept.strip().split(":") if one.startswith("/")]
     named = ("-maxdepth", "1", "-type", "d", "-name", "data")
     lower = run("find", *layers, *named).stdout.splitlines()

@@ -100,15 +100,16 @@ class Bare(Jobs):
 
     def expect(self, instance: Instance, started: Started) -> Facts:
         level = instance.placement.baseline_level
-        facts = dict(base.of_process(instance, None)) | {
+        return {
+            **base.of_process(instance, None),
             "mounts": "the host's",
             "seccomp filter": "none",
             "root": instance.image.rootfs if level in ("chroot", "cgroup") else "/",
             "control group": instance.group if level == "cgroup" else "none",
+            **(base.of_limits(instance.placement.limits) if level == "cgroup" else {}),
             # Even an empty table of rules costs time for every packet.
             **({"rules of the host": "none"} if level == "clean" else {"engine rules": "yes"}),
         }
-        return {**facts, **(base.of_limits(instance.placement.limits) if level == "cgroup" else {})}
 
 
 def in_group(instance: Instance, argv: Sequence[str]) -> list[str]:

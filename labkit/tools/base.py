@@ -159,8 +159,7 @@ def json_in(text: str) -> dict[str, Any]:
     # C prints numbers that JSON does not have, such as -nan.
     number = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
     _, brace, rest = f"\n{number}".partition("\n{")
-    decoder = json.JSONDecoder(object_pairs_hook=unique)
-    return dict(decoder.raw_decode(brace.strip() + rest)[0])
+    return dict(json.JSONDecoder(object_pairs_hook=unique).raw_decode(brace.strip() + rest)[0])
 
 
 def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
