@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +183,7 @@ class Rig:
         for target in self.targets.values():
             subnets += [*target.addresses, *(one.subnet for one in target.networks.values())]
         with suppress(ValueError):
-            wanted = ipaddress.ip_address(address)
-            if any(wanted in ipaddress.ip_network(text) for text in subnets):
+            if any(ip_address(address) in ip_network(text) for text in subnets):
                 return
         what, why = f"no load is sent to {address!r}", f"no host of the rig {self.name} has it"
         raise UsageError(what, why=why, remedy="use the address of a server that it placed")

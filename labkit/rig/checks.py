@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
 
-from labkit.errors import UNPACKAGED, CommandFailed
+from labkit.errors import UNPACKAGED
 from labkit.hosts import Host
 from labkit.placement import parse_cpus
 from labkit.rig.netns import KEEP
@@ -99,11 +99,7 @@ def look(file: RigFile | None, role: str, host: Host) -> Seen:
     names = ["weaver", *(program["name"] for program in programs(role))]
     names += [name for runtime in RUNTIMES.values() for name in runtime.programs]
     scratch = machine.scratch if machine else str(KEEP)
-    try:
-        answers = host.call("probe", scratch=scratch, programs=names, addresses=sorted(addresses))
-    except CommandFailed as error:
-        error.remedy = "apt-get install python3"
-        raise
+    answers = host.call("probe", scratch=scratch, programs=names, addresses=sorted(addresses))
     interfaces, engine = (machine.interfaces, machine.socket) if machine else ([], "")
     facts = host.call("facts", interfaces=interfaces, engine=engine, timeout=120)
     return Seen(role, machine, answers, facts)

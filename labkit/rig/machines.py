@@ -120,15 +120,16 @@ def opened(spec: str, added: Additions) -> Iterator[Rig]:
 
 def _persistent(attempt: Callable[[], Any], patience: float) -> Any:
     """Return the result of a function; where a host does not answer, try again for some seconds."""
-    deadline = time.monotonic() + patience
+    deadline, told = time.monotonic() + patience, False
     while True:
         try:
             return attempt()
         except HostUnreachable as error:
-            left = deadline - time.monotonic()
-            if error.lasting or left <= 0:
+            if error.lasting or time.monotonic() >= deadline:
                 raise
-            announce(f"{error.what} ({error.why}): tried again for {left:.0f} s (patience)")
+            if not told:
+                announce(f"{error.what} ({error.why}): tried again for {patience:.0f} s (patience)")
+            told = True
             time.sleep(_PAUSE)
 
 
@@ -184,6 +185,7 @@ def _rig(
         )
     sut = _with_images(targets["sut"], images.folders())
     targets["sut"], lacking = images.with_storages(sut, added.layers)
+    reasons |= lacking
     if PEER in targets:
         targets[PEER] = _with_images(targets[PEER], added.peer)
     cpus = {role: machine.cpus for role, machine in machines.items()}
@@ -191,7 +193,7 @@ def _rig(
     wanted = [n for n in ("bridge", *added.networks) if f"network:{n}" not in reasons]
     made = networks.create(targets, [file.networks[name] for name in wanted])
     mirrors = added.collector if COLLECTOR in targets else ()
-    return Rig(file.name, "inventory", made, cpus, False, (), reasons | lacking, mirrors)
+    return Rig(file.name, "inventory", made, cpus, False, missing=reasons, mirrors=mirrors)
 
 
 def _with_images(target: Target, names: Iterable[str]) -> Target:

@@ -144,7 +144,7 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
         missing["nic-hardware"] += "; of a bucket's rate a frame may take no time of its own"
     made = networks.create(targets, [networks.VIRTUAL[name] for name in wanted])
     by_role = _of(targets, cpus) | {"softirq": "the sender's, unless packets are moved"}
-    return Rig(spec, "virtual", made, by_role, True, (links,), missing, added.collector)
+    return Rig(spec, "virtual", made, by_role, True, (links,), missing, mirrors=added.collector)
 
 
 def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
