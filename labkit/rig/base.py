@@ -23,8 +23,8 @@ from labkit.runtimes import RUNTIMES
 
 #: CPUs of the two ends: the scheduler's choice, or one each.
 AFFINITIES = ("free", "split")
-#: The capabilities whose lack every page of a campaign tells, as a caveat.
-_TOLD = ("separate-machines", "nic-hardware", "clean-on-sut", "own-cpus", "separate-cpu-time")
+#: Capabilities whose lack every page of a campaign shows, as a caveat.
+_CAVEATS = ("separate-machines", "nic-hardware", "clean-on-sut", "own-cpus", "separate-cpu-time")
 #: The lock by which two runs never share a rig; without root, the machines of a rig.toml.
 LOCK = Path("/run/labkit/lock") if os.geteuid() == 0 else Path.home() / ".cache/labkit/lock"
 
@@ -224,7 +224,7 @@ class Rig:
             "links": list(self.links),
             "cpu_map": dict(self.cpu_map),
             "capabilities": dict(self.missing),
-            "caveats": [self.missing[name] for name in _TOLD if name in self.missing],
+            "caveats": [self.missing[name] for name in _CAVEATS if name in self.missing],
         }
 
 

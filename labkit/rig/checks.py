@@ -154,14 +154,14 @@ def _differences(seen: Seen, machine: Machine) -> Iterator[Check]:
     answers, near = seen.answers, machine.interfaces[0]
     remedy, writable = "in rig.toml: scratch", answers["scratch"]
     yield Check("scratch", machine.scratch, writable, "it is not writable", remedy, True)
-    held = {
+    by_link = {
         link["ifname"]: [str(row.get("local")) for row in link.get("addr_info", [])]
         for link in answers["links"]
     }
-    lab = [address for name in machine.interfaces for address in held.get(name, [])]
-    lacking = [name for name in machine.interfaces if name not in held]
+    lab = [address for name in machine.interfaces for address in by_link.get(name, [])]
+    lacking = [name for name in machine.interfaces if name not in by_link]
     lacking += [address for address in machine.addresses if address not in lab]
-    found = ", ".join(" ".join([name, *held[name]]) for name in held)
+    found = ", ".join(" ".join([name, *by_link[name]]) for name in by_link)
     fault = f"{', '.join(lacking)} is not there"
     remedy = f"ip addr add {', '.join(machine.addresses)}/24 dev {near}"
     remedy = f"in rig.toml: interfaces, addresses; or {remedy}"
@@ -182,7 +182,7 @@ def _differences(seen: Seen, machine: Machine) -> Iterator[Check]:
     if machine.layer2:
         port, bridge = machine.layer2.port, machine.layer2.bridge
         masters = [one.get("master", bridge) for one in answers["links"] if one["ifname"] == port]
-        own = [address for address in held.get(port, []) if ":" not in address]
+        own = [address for address in by_link.get(port, []) if ":" not in address]
         fault = "it is not there, or has an address or a bridge, and would lose its connections"
         free = masters == [bridge] and not own
         yield Check("bridge port", port, free, fault, "in rig.toml: bridge_port", True)

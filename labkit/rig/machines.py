@@ -120,16 +120,16 @@ def opened(spec: str, added: Additions) -> Iterator[Rig]:
 
 def _persistent(attempt: Callable[[], Any], patience: float) -> Any:
     """Return the result of a function; where a host does not answer, try again for some seconds."""
-    deadline, told = time.monotonic() + patience, False
+    deadline, announced = time.monotonic() + patience, False
     while True:
         try:
             return attempt()
         except HostUnreachable as error:
             if error.lasting or time.monotonic() >= deadline:
                 raise
-            if not told:
+            if not announced:
                 announce(f"{error.what} ({error.why}): tried again for {patience:.0f} s (patience)")
-            told = True
+            announced = True
             time.sleep(_PAUSE)
 
 

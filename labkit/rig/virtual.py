@@ -99,11 +99,11 @@ def roles_with(added: Additions) -> list[str]:
 
 def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added: Additions) -> Rig:
     """Return the rig, with the networks that were asked for and that it can have."""
-    held = {"sut": built, "clean": built, PEER: {name: built[name] for name in added.peer}}
-    held |= {name: {"net": built["net"]} for name in added.releases}
+    images_of = {"sut": built, "clean": built, PEER: {name: built[name] for name in added.peer}}
+    images_of |= {name: {"net": built["net"]} for name in added.releases}
     targets = dict[str, Target]()
     for role, host in hosts.items():
-        socket, own = netns.socket_of(role), [*held.get(role, {}).values()]
+        socket, own = netns.socket_of(role), [*images_of.get(role, {}).values()]
         # Engines keep them between runs, and no other one shares the data of the sut's.
         if role in (PEER, *RELEASES) and any(
             images.digest_of(host, socket, one.reference) != one.digest for one in own
@@ -115,7 +115,7 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
             engine=socket if role in _ENGINES else None,
             directory=str(netns.DIRECTORY / "jobs"),
             sysfs=str(netns.sysfs(role)),
-            images=held.get(role, {}),
+            images=images_of.get(role, {}),
             disk=str(netns.STORAGES) if role == "sut" else "",
             system=images.ensure_release(role) if role in RELEASES else "",
             sandboxes=str(netns.DIRECTORY / role / "netns"),
@@ -143,7 +143,7 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
         links += f", {rate / 1e6:g} Mbit/s each way, by a token bucket at each end"
         missing["nic-hardware"] += "; of a bucket's rate a frame may take no time of its own"
     made = networks.create(targets, [networks.VIRTUAL[name] for name in wanted])
-    by_role = _of(targets, cpus) | {"softirq": "the sender's, unless packets are moved"}
+    by_role = _cpus_of(targets, cpus) | {"softirq": "the sender's, unless packets are moved"}
     return Rig(spec, "virtual", made, by_role, True, (links,), missing, mirrors=added.collector)
 
 
@@ -167,7 +167,7 @@ def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
     return {**{role: str(cpu) for role, cpu in ends.items()}, "all": format_cpus(cpus)}
 
 
-def _of(targets: Mapping[str, Target], cpus: Mapping[str, str]) -> dict[str, str]:
+def _cpus_of(targets: Mapping[str, Target], cpus: Mapping[str, str]) -> dict[str, str]:
     """Return a CPU map without the hosts that a rig does not have."""
     return {name: own for name, own in cpus.items() if name in targets or name not in netns.PORTS}
 
@@ -199,7 +199,7 @@ def recorded(spec: str, added: Additions) -> Iterator[Rig]:
         host, address = DryHost(role, known["facts"]), netns.address(role)
         engine = "unix:///dry" if role in _ENGINES else None
         targets[role] = Target(host, address, engine, addresses=(address,), interfaces=("lab0",))
-    cpus, links = _of(targets, rig["cpu_map"]), tuple(rig["links"])
+    cpus, links = _cpus_of(targets, rig["cpu_map"]), tuple(rig["links"])
     yield Rig("dry", "dry", targets, cpus, True, links, rig["capabilities"])
 
 

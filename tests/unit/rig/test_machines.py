@@ -258,7 +258,7 @@ def test_this_machine_is_checked_as_a_host() -> None:
     assert LocalHost().run("ip", "-br", "link").stdout == links
 
 
-def test_hosts_that_cannot_be_reached_are_all_told(tmp_path: Path) -> None:
+def test_hosts_that_cannot_be_reached_are_all_listed(tmp_path: Path) -> None:
     # The discard port of loopback, where nothing listens.
     closed = 'ssh = "127.0.0.1"\nport = 9\n'
     text = GOOD.replace('ssh = "gen.example"\n', closed).replace('ssh = "sut.example"\n', closed)
