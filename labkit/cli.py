@@ -152,10 +152,7 @@ def run(
 @RIG
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def worker(scheduler: str, rig: dict[str, str], options: tuple[str, ...]) -> None:
-    """Offer a rig to a Dask scheduler, until Ctrl-C; OPTIONS are those of `dask worker`.
-
-    `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
-    """
+    """Offer a rig to `labkit run --scheduler`, until Ctrl-C; OPTIONS are those of `dask worker`."""
     from labkit.studies import worker_argv
 
     argv = worker_argv(scheduler, rig.get("rig", "auto"), options)
@@ -170,8 +167,7 @@ def worker(scheduler: str, rig: dict[str, str], options: tuple[str, ...]) -> Non
 def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
     """Measure a few conditions of STUDY in about two minutes, and print how they compare.
 
-    The conditions are those of its profile `ask`. After Ctrl-C the same command measures the rest;
-    once all is measured it prints the answers again.
+    After Ctrl-C the same command measures the rest; then it prints the answers again.
     """
     from labkit import studies
 
@@ -361,10 +357,7 @@ def pack(folder: Path, output: Path) -> None:
 @click.argument("folder", type=_FOLDER, default=SHIPPED)
 @click.option("--check", is_flag=True, help="Print what a release still lacks.")
 def cite(folder: Path, check: bool) -> None:
-    """Print CITATION.cff: how to cite labkit and the repeated studies, or a dataset.
-
-    With --check: people with an ORCID, a DOI, the address of the repository.
-    """
+    """Print CITATION.cff: how to cite labkit and the repeated studies, or a dataset."""
     from labkit.analysis import package
     from labkit.doctor import check_release
 

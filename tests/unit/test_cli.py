@@ -37,10 +37,8 @@ def test_every_command_has_help_and_an_example(command):
         ("run -P tiny --rig virtal", "did you mean 'virtual'"),
         ("run cpu-quota rps -P tiny -p calls 9", "65-rps.ipynb has no"),
         ("run rps -P tiny --scheduler x --new", "--scheduler goes without"),
-        ("status none", "does not exist"),
         ("ask nosuch", "one of affinity-spinning"),
         ("ledger --paper nosuch", "one of haruna2019"),
-        ("doctor --nosuch", "No such option"),
     ],
 )
 def test_wrong_use_is_exit_code_2_before_anything_runs(argv, words, capsys, monkeypatch):

@@ -24,16 +24,22 @@ def make(factors=FACTORS, *, blocks=1, seed=1, **options):
     st.dictionaries(st.text(min_size=1, max_size=4), names, min_size=1, max_size=3),
     st.integers(1, 5),
     st.integers(),
+    st.data(),
 )
-def test_each_block_contains_each_condition_once(factors, blocks, seed):
-    plan = make(factors, blocks=blocks, seed=seed)
-    assert plan == make(factors, blocks=blocks, seed=seed)
+def test_each_block_contains_each_condition_once_and_groups_together(factors, blocks, seed, data):
+    together = data.draw(st.lists(st.sampled_from(sorted(factors)), unique=True))
+    options = {"blocks": blocks, "seed": seed, "together": together}
+    options["twice"] = [{name: levels[0] for name, levels in factors.items()}]
+    plan = make(factors, **options)
+    assert plan == make(factors, **options) and len(plan) == blocks * len(plan.conditions)
     for block in plan.order:
         assert sorted(block) == list(range(len(plan.conditions)))
-    assert len(plan) == blocks * len(plan.conditions)
+        levels = [plan.conditions[index].levels for index in block]
+        groups = [tuple(one[name] for name in together) for one in levels]
+        assert len([key for key, _ in itertools.groupby(groups)]) == len(set(groups))
     # It depends on a condition, not on its place in the lists of levels.
     backwards = {name: levels[::-1] for name, levels in factors.items()}
-    other = make(backwards, blocks=blocks, seed=seed)
+    other = make(backwards, **options)
     assert [one.key for _, one in plan.trials()] == [one.key for _, one in other.trials()]
 
 
@@ -43,21 +49,6 @@ def test_order_is_pinned_to_the_seed():
     assert plan.order == ((2, 3, 0, 1), (2, 1, 3, 0), (0, 2, 3, 1))
     plan = make(blocks=3, seed=2015, together=["wait"])
     assert plan.order == ((2, 0, 3, 1), (1, 3, 2, 0), (0, 2, 3, 1))
-
-
-@given(
-    st.lists(st.sampled_from(["x", "y", "z"]), min_size=1, unique=True),
-    st.integers(1, 5),
-    st.integers(),
-)
-def test_conditions_with_equal_levels_are_kept_together(together, blocks, seed):
-    factors = {"x": ["a", "b", "c"], "y": [1, 2], "z": ["p", "q", "r"]}
-    plan = make(factors, blocks=blocks, seed=seed, twice=[{"x": "a"}], together=together)
-    for block in plan.order:
-        assert sorted(block) == list(range(len(plan.conditions)))
-        levels = [plan.conditions[index].levels for index in block]
-        groups = [tuple(one[name] for name in together) for one in levels]
-        assert len([key for key, _ in itertools.groupby(groups)]) == len(set(groups))
 
 
 def test_repeated_conditions_appear_twice():
