@@ -94,10 +94,9 @@ class Campaign:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """Attempts in the order of the plan, failed ones included.
+        """Attempts in the order of the plan, failed ones included, with scalar settings as columns.
 
         A trial that measured several conditions has a row for each; the second ends in ``/1``.
-        Scalar settings are columns too.
         """
         frame = self.rows
         if not len(frame):

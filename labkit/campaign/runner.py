@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,13 +23,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import tqdm
 import tqdm.auto
-from numpy.typing import NDArray
 
 from labkit.campaign.trial import Trial
 from labkit.data import FORMAT, load
@@ -39,6 +37,7 @@ from labkit.placement import format_cpus
 from labkit.process import announce, locked, open_progress
 from labkit.rig import Rig
 from labkit.status import LOCK
+from labkit.tools.base import Column
 
 if TYPE_CHECKING:
     from labkit.campaign.study import Plan
@@ -54,9 +53,7 @@ GIVE_UP = 5
 PAUSE = 1800
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
-#: Keys and condition of planned trials.
-Planned = Sequence[tuple[Mapping[str, Any], Condition]]
-Samples = Mapping[str, NDArray[np.int64]]
+Samples = Mapping[str, Column]
 
 
 def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float = 0.0) -> None:
@@ -72,43 +69,36 @@ def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float =
     for treatment in plan.study.treatments.values():
         treatment.resume(rows)
     total, done = len(plan.design), len(measured)
-    with progress(plan.study.name, total, done) as bar, pinned_to_harness(plan.rig):
-        try:
-            for _ in _run_all(plan, store, todo, session, seconds or math.inf):
-                done += 1
-                bar.update()
-        except KeyboardInterrupt as error:
-            # A notebook shows only the error, and a traceback some wait deep in labkit.
-            kept = f"{done} of {total} trials are measured and kept"
-            error.args = (f"{kept}; run the same again to measure the rest",)
-            error.__traceback__ = None
-            raise
-
-
-def _run_all(
-    plan: Plan, store: Store, todo: Planned, session: int, seconds: float
-) -> Iterator[None]:
-    """Run trials in their order; yield after each that succeeded."""
     failed, current, longest = 0, 0, 0.0
     began = time.monotonic()
-    end = began + seconds
-    for keys, condition in todo:
-        now, needed = time.monotonic(), 0.0
-        if keys["block"] != current:
-            # A block in two sessions is in no paired comparison.
-            needed = longest = max(longest, now - began)
-            current, began = keys["block"], now
-        if now + needed > end:
-            announce(f"stopped before {keys['trial']}, by `minutes`: run it again for the rest")
-            return
-        error = _run_planned(plan, store, condition, {**keys, "session": session})
-        failed = failed + 1 if error else 0
-        if failed >= GIVE_UP:
-            what, where = f"{failed} planned trials failed one after the other", str(store.path)
-            remedy = "see the trials' records there; `labkit doctor` checks the machine"
-            raise LabkitError(what, where=where, why=_line(error), remedy=remedy)
-        if not error:
-            yield
+    end = began + (seconds or math.inf)
+    with progress(plan.study.name, total, done) as bar, pinned_to_harness(plan.rig):
+        try:
+            for keys, condition in todo:
+                now, needed = time.monotonic(), 0.0
+                if keys["block"] != current:
+                    # A block in two sessions is in no paired comparison.
+                    needed = longest = max(longest, now - began)
+                    current, began = keys["block"], now
+                if now + needed > end:
+                    announce(f"stopped before {keys['trial']}, by `minutes`: run the same again")
+                    return
+                error = _run_planned(plan, store, condition, {**keys, "session": session})
+                failed = failed + 1 if error else 0
+                if failed >= GIVE_UP:
+                    what = f"{failed} planned trials failed one after the other"
+                    where, why = str(store.path), _line(error)
+                    remedy = "see the trials' records there; `labkit doctor` checks the machine"
+                    raise LabkitError(what, where=where, why=why, remedy=remedy)
+                if not error:
+                    done += 1
+                    bar.update()
+        except KeyboardInterrupt as interrupt:
+            # A notebook shows only the error, and a traceback some wait deep in labkit.
+            kept = f"{done} of {total} trials are measured and kept"
+            interrupt.args = (f"{kept}; run the same again to measure the rest",)
+            interrupt.__traceback__ = None
+            raise
 
 
 def _run_planned(
@@ -166,18 +156,18 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
     parents = takewhile(lambda one: one.name().startswith(names), psutil.Process().parents())
     pids = [os.getpid(), *(one.pid for one in parents)] if rig.shared_kernel else []
     before = {pid: format_cpus(os.sched_getaffinity(pid)) for pid in pids}
+
+    def pin(pid: int, cpus: str) -> None:
+        # All of its threads, unless it has ended or is another user's.
+        subprocess.run(["taskset", "-apc", cpus, str(pid)], capture_output=True, check=False)
+
     try:
         for pid in pids:
-            _pin(pid, rig.cpu_map["harness"])
+            pin(pid, rig.cpu_map["harness"])
         yield
     finally:
         for pid, cpus in before.items():
-            _pin(pid, cpus)
-
-
-def _pin(pid: int, cpus: str) -> None:
-    """Set the affinity of every thread of a process, unless it has ended or is another user's."""
-    subprocess.run(["taskset", "-apc", cpus, str(pid)], capture_output=True, check=False)
+            pin(pid, cpus)
 
 
 @contextmanager

@@ -35,8 +35,6 @@ APART, LEAST_NS = 2.0, 65.0
 CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
 Levels = Mapping[str, Any]
 Counters = Mapping[str, float]
-#: Opens the settings of a host, which are restored after the trial.
-Opener = Callable[[Host], Settings]
 
 
 class Treatment:
@@ -72,8 +70,8 @@ class Treatment:
         """Yield hosts, each with the values of files or offloads that a trial at the level has."""
         yield from ()
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
-        """Apply the level by settings of hosts."""
+    def apply(self, rig: Rig, level: Any, settings_of: Callable[[Host], Settings]) -> None:
+        """Apply the level by settings of hosts, which are restored after the trial."""
         for host, values in self.values(rig, level):
             settings = settings_of(host)
             done = settings.set_files(values)
@@ -205,9 +203,8 @@ class SecondHost(Treatment):
             return None
         clean = any(getattr(one, "baseline_level", "") == "clean" for one in levels.values())
         lacking = self.spread and clean and "clean-peer" not in rig.targets
-        return rig.missing.get(
-            "peer", "the rig has one host without an engine" if lacking else None
-        )
+        why = "the rig has one host without an engine" if lacking else None
+        return rig.missing.get("peer", why)
 
 
 class Pinning(Treatment):
@@ -323,7 +320,7 @@ class IdlePolicy(Treatment):
                 return f"{host.name}: idle states cannot be held: {LATENCY} is not writable"
         return None
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
+    def apply(self, rig: Rig, level: Any, settings_of: Callable[[Host], Settings]) -> None:
         self._machines = [settings_of(host) for host in self._hosts(rig, level)]
 
     def begin(self, rig: Rig, level: Any) -> None:
@@ -349,7 +346,7 @@ class Interrupts(Treatment):
 
     known = (AS_FOUND, "moved")
 
-    def apply(self, rig: Rig, level: Any, settings_of: Opener) -> None:
+    def apply(self, rig: Rig, level: Any, settings_of: Callable[[Host], Settings]) -> None:
         separate = "clean" in rig.hosts and not rig.shared_kernel
         for role in ("sut", "clean") if separate else ("sut",):
             free, own = (parse_cpus(rig.cpus(role, one)) for one in ("free", "split"))

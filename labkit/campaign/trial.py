@@ -19,7 +19,7 @@ from labkit.campaign.treatments import Levels, Pinning, Treatment
 from labkit.campaign.window import Facts, Kernel, Load, Window
 from labkit.design import Condition, call, level_label
 from labkit.errors import CpusDisturbed, LabkitError, UsageError
-from labkit.hosts import Host, Settings
+from labkit.hosts import Host, Settings, script
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
@@ -43,8 +43,6 @@ SATURATED, REACHED, WAITED = 0.9, 0.95, 0.05
 #: The prefix of columns of a window with a capture, at the rate that is offered; and columns of
 #: samples that are points in time, or their distance from the schedule.
 _LOADED, _TIMES = "loaded_", ("start_ns", "end_ns", "lateness_ns")
-#: Longer arguments are labkit's own scripts.
-_LONGEST = 1000
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +119,8 @@ class Trial:
 
     def keep_command(self, argv: Sequence[str]) -> None:
         """Add a command to the record, with the length of a long argument in place of it."""
-        short = [word if len(word) <= _LONGEST else f"<{len(word)} characters>" for word in argv]
+        # Longer arguments are labkit's own scripts.
+        short = [word if len(word) <= 1000 else f"<{len(word)} characters>" for word in argv]
         self._commands.append(short)
 
     def attempt(
@@ -357,7 +356,7 @@ class Trial:
             argv = background.in_class(client, argv)
             return Load(name, client, argv, log, self.cpus("generator"))
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
-        command = inside.enter(window.guarded(argv))
+        command = inside.enter(script(window.GUARD, *argv))
         root = f"/proc/{inside.pid}/root" if own else ""
         made = f"{root}{place}" if own and argv != list(client.argv) else ""
         return Load(name, client, command, f"{root}{log}", inside.cpus, made, self.outside)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.hosts import Host, Job, Result, agent, script
+from labkit.hosts import Host, Job, Result, agent
 from labkit.placement import parse_cpus
 from labkit.runtimes import Server, base
 from labkit.tools.base import Client
@@ -20,7 +20,7 @@ LATE = 10.0
 #: client holds the writing end of a pipe until it ends. What is left of it is read then, before its
 #: shell reaps it: dash and busybox do not while they read a command's output, bash does. dash also
 #: reaps after a builtin, so that none runs from the client's start on.
-_GUARD = r"""[ -e /proc/self/fd/0 ] || exec "$@"
+GUARD = r"""[ -e /proc/self/fd/0 ] || exec "$@"
 : | { { "$@" </dev/null & } 7>/proc/self/fd/0
 seen=$(cat; cat "/proc/$!/stat" "/proc/$!/status" "/proc/$!/sched" /proc/self/stat 2>&1) || true
 printf '\n@@ ended %s\n@@ seen\n' "$seen" >&2
@@ -60,9 +60,9 @@ class Kernel:
     """A host of a window, with its snapshots before and after."""
 
     host: Host
-    #: Processes of placements by name, "" for the server at which a client aims.
+    #: Processes of placements by name, "" for the server at which a client aims; and arguments of
+    #: the agent's ``observe``.
     places: dict[str, int] = field(default_factory=dict)
-    #: Arguments of the agent's ``observe`` by name.
     readings: dict[str, dict[str, Any]] = field(default_factory=dict)
     before: Snapshot = field(default_factory=dict)
     after: Snapshot = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Load:
     cpus: str
     #: The folder that is made for its log, if any.
     folder: str = ""
-    #: The CPUs on which the command starts inside a placement; it is `guarded` there.
+    #: The CPUs on which the command starts inside a placement, by `GUARD`.
     outside: str = ""
 
 
@@ -157,13 +157,8 @@ def measure(
     return Window(done, texts, ends, before | ran["seen"], after, flags, ran["line"])
 
 
-def guarded(argv: Sequence[str]) -> list[str]:
-    """Return the command that runs a client, and prints how it was when it ended."""
-    return list(script(_GUARD, *argv))
-
-
 def taken_end(stderr: str) -> tuple[str, dict[str, Any]]:
-    """Return an error stream without what `guarded` has added, and that as ``end_of`` says it."""
+    """Return an error stream without what `GUARD` has added, and that as ``end_of`` says it."""
     found = _ENDED.search(stderr)
     if found is None:
         return stderr, {}

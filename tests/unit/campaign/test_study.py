@@ -145,7 +145,6 @@ def test_a_treatment_is_declared_with_its_levels(rig):
     ("treatment", "level", "placement", "reason"),
     [
         (treatments.Pinning(), "split", bare(), "one CPU"),
-        (treatments.Pinning(), "free", bare(), "None"),
         (treatments.ContainerStorage(), "bind", bare(), "no engine"),
         (treatments.SecondHost(at=2), 2, bare("clean"), "None"),
         (treatments.SecondHost(at=2, spread=True), 2, bare("rules"), "None"),
@@ -153,7 +152,6 @@ def test_a_treatment_is_declared_with_its_levels(rig):
         (treatments.SecondHost(at=2, spread=True), 1, bare("clean"), "None"),
         (treatments.PacketCapture(), "on", bare(), "no memory"),
         (treatments.PacketSteering(), "own", bare(), "None"),
-        (treatments.CongestionControl(), "as found", bare(), "None"),
     ],
 )
 def test_feasibility_of_treatments(rig, treatment, level, placement, reason):

@@ -24,7 +24,7 @@ NOWHERE: Any = None
     [(None, ""), ((7, "in"), "7 in"), ((0, "out"), "0 out"), (("block", ""), "block")],
 )
 def test_all_stand_in_order_several_at_a_time_or_none_is_left(failing, said):
-    standing, left, entered = set(), set(), []
+    standing, entered = set(), []
     # It is broken unless so many are under way at once.
     barrier = threading.Barrier(AT_ONCE)
 
@@ -41,7 +41,6 @@ def test_all_stand_in_order_several_at_a_time_or_none_is_left(failing, said):
             yield number
         finally:
             standing.remove(number)
-            left.add(number)
             fail(number, "out")
 
     with (
@@ -52,7 +51,6 @@ def test_all_stand_in_order_several_at_a_time_or_none_is_left(failing, said):
         assert standing == {*range(20)}
         fail("block", "")
     assert not standing and entered == ([] if said == "7 in" else [*range(20)])
-    assert said == "7 in" or left == {*range(20)}
 
 
 def test_two_placements_of_one_name_are_refused_before_any_is_made():
@@ -109,7 +107,6 @@ def test_further_conditions_and_the_data_path_of_routers_are_in_rows():
         ({"tool_cpu": 0.91}, "", True),
         ({"tool_cpu": 0.9, "client_delay": 0.05}, "", False),
         ({"client_delay": 0.06}, "", True),
-        ({"reached": 0.9}, "", False),
         ({"reached": 0.9}, f"{NOT_REACHED}: 9 of 10", True),
         ({"reached": 0.96}, NOT_REACHED, False),
         ({"sent_per_s": 90.0, "offered_per_s": 100}, NOT_REACHED, True),

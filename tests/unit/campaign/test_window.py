@@ -11,7 +11,7 @@ import pytest
 from labkit.campaign import window
 from labkit.campaign.window import Kernel, Load, Window
 from labkit.errors import ManipulationError
-from labkit.hosts import LocalHost, Result, agent
+from labkit.hosts import LocalHost, Result, agent, script
 from labkit.runtimes import Server
 from labkit.tools.base import Client, Measurement
 
@@ -61,7 +61,7 @@ def test_a_window_fails_with_the_first_load_that_fails(tmp_path):
 
 
 def ended(*argv):
-    result = LocalHost().run(*window.guarded(argv), check=False)
+    result = LocalHost().run(*script(window.GUARD, *argv), check=False)
     return *window.taken_end(result.stderr), result.status
 
 
@@ -69,7 +69,7 @@ def test_a_guarded_client_keeps_its_status_and_streams():
     stderr, end, status = ended("sh", "-c", "echo no >&2; exit 3")
     assert (stderr, status) == ("no\n", 3)
     assert window.problems_of(load("tool"), end) == []
-    assert LocalHost().run(*window.guarded(["echo", "yes"])).stdout == "yes\n"
+    assert LocalHost().run(*script(window.GUARD, "echo", "yes")).stdout == "yes\n"
     assert ended("sh", "-c", "kill -9 $$")[2] == 137
 
 
