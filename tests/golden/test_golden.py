@@ -28,8 +28,9 @@ from labkit.analysis import results
 from labkit.analysis.publish import ANSWER
 from labkit.errors import PlacementError
 from labkit.hosts.host import Result
-from labkit.hosts.target import Image, Network, Storage, Target
+from labkit.hosts.target import Image, Storage, Target
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
+from labkit.rig.networks import VIRTUAL
 from labkit.rig.virtual import DryHost
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
@@ -93,20 +94,8 @@ WORKLOADS = {
     "udp": Workload(("sockperf", "server", "-p", "11111"), 11111, "udp", "net", "tcp"),
     "waiting": waiting("net"),
 }
-NETS = {
-    name: Network(
-        name,
-        f"198.18.{number}.0/24",
-        f"198.18.{number}.16",
-        gateway="" if name == "macvlan" else f"198.18.{number}.1",
-        engine=f"labkit-{name}",
-        bridge="" if name == "macvlan" else f"lkb-{name}",
-        port="lab1" if name == "bridge" else "",
-        parent="lab0" if name == "macvlan" else "",
-        remotes=("198.18.0.5",) if name == "overlay" else (),
-    )
-    for name, number in {"bridge": 11, "nat": 12, "macvlan": 14, "overlay": 16, "weave": 18}.items()
-}
+OWN = {"macvlan": {"parent": "lab0"}, "overlay": {"remotes": ("198.18.0.5",)}}
+NETS = {name: replace(one, **OWN.get(name, {})) for name, one in VIRTUAL.items()}
 STORES = {
     name: Storage(name, "overlay2", "ext4", "/var/lib/labkit/storage") for name in known.STORAGES
 }
