@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 
@@ -118,45 +118,32 @@ def test_commands_run_at_once_and_can_be_interrupted(host):
 
 @pytest.fixture
 def connection(server):
-    """Yield a connected host, the server's processes of its connection, and a way to signal them.
+    """Yield a connected host and the server's processes of its connection.
 
     It must answer again by another connection at the end.
     """
     known = server.process.children(recursive=True)
-
-    def send(number):
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-
     with closing(server.host()) as host:
         host.run("true")
         new = [one for one in server.process.children(recursive=True) if one not in known]
-        processes = [one for one in new if "sshd" in one.name()]
-        assert processes
-        yield SimpleNamespace(host=host, processes=processes, signal=send)
-        send(signal.SIGKILL)
+        pids = [str(one.pid) for one in new if "sshd" in one.name()]
+        assert pids
+        yield host, pids
+        HERE.run("kill", "-KILL", *pids, check=False)
         assert host.run("echo", "again").stdout == "again\n"
 
 
 @pytest.mark.parametrize("name", ["KILL", "STOP"])
 def test_a_connection_that_is_lost_or_hangs_during_a_command(connection, monkeypatch, name):
     monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
-    pids = [str(process.pid) for process in connection.processes]
+    host, pids = connection
     text = 'echo $$; echo oops >&2; sleep 0.3; kill -"$0" "$@"; exec sleep 300'
     with pytest.raises(HostUnreachable, match="dropped") as caught:
-        connection.host.run("sh", "-c", text, name, *pids, timeout=3)
+        host.run("sh", "-c", text, name, *pids, timeout=3)
     evidence = caught.value.evidence
     assert evidence["stderr"] == "oops\n" and "sh" in evidence["argv"]
     # Its own time limit ends the command.
     wait_for(lambda: not alive(int(evidence["stdout"])))
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_idle_connection_that_is_lost_or_hangs_is_replaced(connection, monkeypatch, number):
-    monkeypatch.setattr("labkit.hosts.host.OPEN_SECONDS", 1.0)
-    connection.signal(number)
-    assert connection.host.run("echo", "by another").stdout == "by another\n"
 
 
 def test_a_connection_lost_between_the_end_of_the_output_and_the_status(connection, monkeypatch):
@@ -168,7 +155,15 @@ def test_a_connection_lost_between_the_end_of_the_output_and_the_status(connecti
     with monkeypatch.context() as patched:
         patched.setitem(handlers, MSG_CHANNEL_REQUEST, lose)
         with pytest.raises(HostUnreachable, match="dropped during a command"):
-            connection.host.run("true", check=False)
+            connection[0].run("true", check=False)
+
+
+@pytest.mark.parametrize("name", ["KILL", "STOP"])
+def test_an_idle_connection_that_is_lost_or_hangs_is_replaced(connection, monkeypatch, name):
+    monkeypatch.setattr("labkit.hosts.host.OPEN_SECONDS", 1.0)
+    host, pids = connection
+    HERE.run("kill", f"-{name}", *pids)
+    assert host.run("echo", "by another").stdout == "by another\n"
 
 
 def test_keys_that_are_unknown_changed_or_wrong(server, tmp_path):
