@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,10 +40,6 @@ class Capture:
     packets: pd.DataFrame
     dropped: int
     flags: tuple[str, ...]
-
-
-def _flags(counts: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(text.format(count) for text, count in counts.items() if count)
 
 
 def read(content: bytes, summary: str) -> Capture:
@@ -82,7 +77,8 @@ def read(content: bytes, summary: str) -> Capture:
         "merged: {} datagrams are longer than a frame, by an offload": (size[known] > _MOST).sum(),
         f"lossy capture: {dropped}, {by_interface} by the interface": by_kernel + by_interface,
     }
-    return Capture(packets, by_kernel + by_interface, _flags(counts))
+    flags = tuple(text.format(count) for text, count in counts.items() if count)
+    return Capture(packets, by_kernel + by_interface, flags)
 
 
 def pair(
@@ -113,4 +109,4 @@ def pair(
         "lost: {} arrivals did not leave": len(arrivals) - len(pairs),
         "unmatched: {} departures are not those of an arrival": len(departures) - len(pairs),
     }
-    return pairs, _flags(counts)
+    return pairs, tuple(text.format(count) for text, count in counts.items() if count)

@@ -289,11 +289,10 @@ def _save(journal: str, entries: list[dict[str, str]]) -> None:
     part.replace(Path(journal, "journal"))
 
 
-def get_value(target: str) -> str | None:
+def get_value(target: str) -> Any:
     """Return a setting's value; None where the host does not have it, or it is fixed."""
     if target.startswith("/"):
-        content: str | None = read(target, None)
-        return content
+        return read(target, None)
     device, feature = target.split(" ")
     value = _pairs(_printed("ethtool", "-k", device)).get(feature)
     return value if value in ("on", "off") else None
@@ -459,8 +458,6 @@ BUSY_POLLING = "TcpExt.BusyPollRxPackets"
 SOFTIRQS = ("NET_RX", "NET_TX", "TIMER", "SCHED")
 #: Flags in ``/proc/PID/stat``: of a kernel's thread, and of a process from before it closes files.
 KERNEL_THREAD, EXITING = 0x00200000, 0x4
-#: The arguments of `observe` by name, with the path of a network namespace; none for this host.
-Readings = dict[str, dict[str, Any]]
 
 
 def run_window(
@@ -468,7 +465,7 @@ def run_window(
     label: str,
     seconds: float,
     folders: list[str],
-    readings: Readings,
+    readings: dict[str, Any],
     places: dict[str, int],
     cpus_of_line: list[int],
     loads: dict[str, tuple[str, list[str]]],
@@ -583,7 +580,7 @@ def end_of(pid: int) -> dict[str, Any]:
 
 
 def collect(
-    folder: str, folders: list[str], readings: Readings, logs: dict[str, tuple[str, int]]
+    folder: str, folders: list[str], readings: dict[str, Any], logs: dict[str, tuple[str, int]]
 ) -> dict[str, Any]:
     """Return a window's texts, with logs by path and rows, and what is seen; remove folders."""
     seen = observe_all(readings)
@@ -647,13 +644,12 @@ def placement_counters(pid: int) -> dict[str, Any]:
     for base, path in _hierarchies(str(pid)).items():
         # Beside version 1, the hierarchy of version 2 counts nothing of its own.
         found.update(group_counters(base + path) if base != f"{GROUPS}/unified" else {})
+    wanted = (*NAMESPACE, BUSY_POLLING)
     for table in ("snmp", "netstat"):  # a line of names and a line of values by turns
         lines = _lines(f"/proc/{pid}/net/{table}")
         for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
             counts = {names[0].replace(":", ".") + x: y for x, y in zip(names, values)}  # noqa: B905
-            found.update(
-                {name: int(counts[name]) for name in (*NAMESPACE, BUSY_POLLING) if name in counts}
-            )
+            found.update({name: int(counts[name]) for name in wanted if name in counts})
     # Without a UDP socket, drops are missing and not zero. A row of the table has 13 fields, of
     # which the tenth is the inode, and the last the drops.
     if drops := {row[9]: int(row[12]) for row in _sockets(pid, "udp")}:
@@ -682,8 +678,6 @@ def group_counters(folder: str) -> dict[str, Any]:
         found["throttling"] = {"nr_periods": counts.get("nr_periods", 0), **throttling}
     return found
 
-
-# Placements: control groups, readiness, and the facts of a process.
 
 #: The files with the limits of a control group, in both versions.
 LIMITS = (
@@ -857,7 +851,7 @@ def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) 
     return {"why": "", "pid": pid, "facts": observe(**reading)}
 
 
-def observe_all(readings: Readings) -> dict[str, dict[str, str]]:
+def observe_all(readings: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Observe several placements, each from the network namespace of its host, and this host."""
     found = {}
     for name, reading in readings.items():
@@ -930,8 +924,8 @@ def _process_facts(pid: int) -> dict[str, str]:
     found["system of its holder"] = release.get("PRETTY_NAME", "none").strip('"')
     found.update({f"held by {read(f'/proc/{one}/comm')}": "yes" for one in _ancestors(pid)})
     texts = [files(f"/proc/{one}/task/*/status").values() for one in _family(pid)]
-    tasks = map(str, Path(f"/proc/{pid}/task").glob("*"))
-    threads = [fields for task in tasks if (fields := _stat(task))]
+    tasks = Path(f"/proc/{pid}/task").glob("*")
+    threads = [fields for task in tasks if (fields := _stat(str(task)))]
     values = {
         "allowed CPUs": {_pairs(text)["Cpus_allowed_list"] for some in texts for text in some},
         "scheduling class": {f"{CLASSES.get(row[38], row[38])} {row[37]}" for row in threads},
@@ -954,7 +948,6 @@ def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
         parts = path.split("/")
         for depth in range(len(parts), 0, -1):
             folder = base + "/".join(parts[:depth])
-            title = folder[len(GROUPS) :]
             texts = {name: " ".join(read(f"{folder}/{name}").split()) for name in LIMITS}
             limits = {name: text for name, text in texts.items() if text}
             own = {**limits, **own} if depth == len(parts) else own
@@ -963,7 +956,7 @@ def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
             if limit_facts(limits)["CPU quota"] == "none":
                 counts.update(_numbers(f"{folder}/cpu.stat", periods_of_a_quota="nr_periods"))
             if words := [f"{name} {text}" for name, text in {**limits, **counts}.items()]:
-                found[f"control group {title}"] = ", ".join(words)
+                found[f"control group {folder[len(GROUPS) :]}"] = ", ".join(words)
     return {**found, **limit_facts(own)}
 
 

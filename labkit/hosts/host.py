@@ -60,8 +60,6 @@ _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- "$@")'
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
 #: Requests latencies of 0 us for as long as the file is open: the kernel undoes it at any death.
 _HOLD = 'exec 3<>"$1"; printf "\\0\\0\\0\\0" >&3; echo held; exec sleep infinity'
-#: The status, output and errors of a command.
-_Ended = tuple[int, bytes, bytes]
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,10 @@ class Result:
             return self
         # The text of a script says less than its arguments.
         words = ("a script", *self.argv[4:]) if self.argv[:2] == SCRIPT else self.argv
-        ended = "timed out" if self.timed_out else f"failed ({self.status})"
-        raise CommandFailed(
-            f"{words[0]} {ended}",
-            where=" ".join(f"host {self.host}: {' '.join(words)}".split())[:400],
-            why=(self.stderr.strip() or self.stdout.strip())[-800:] or "it printed nothing",
-            remedy=remedy,
-            evidence=asdict(self),
-        )
+        what = f"{words[0]} timed out" if self.timed_out else f"{words[0]} failed ({self.status})"
+        where = " ".join(f"host {self.host}: {' '.join(words)}".split())[:400]
+        why = (self.stderr.strip() or self.stdout.strip())[-800:] or "it printed nothing"
+        raise CommandFailed(what, where=where, why=why, remedy=remedy, evidence=asdict(self))
 
 
 class Host:
@@ -147,12 +141,12 @@ class Host:
     def close(self) -> None:
         """Close the connection, if there is one; the next command connects again."""
 
-    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Ended:
-        """Run a command that ends in less than `seconds`; return status, output and errors."""
+    def _execute(self, line: Sequence[str], data: bytes, limit: float) -> tuple[int, bytes, bytes]:
+        """Run a command that ends in less than `limit` seconds; return status, output, errors."""
         streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         with subprocess.Popen(line, start_new_session=True, **streams) as process:
             try:
-                out, err = process.communicate(data, timeout=seconds)
+                out, err = process.communicate(data, timeout=limit)
             except subprocess.TimeoutExpired as late:  # an escaped child keeps the pipes open
                 out, err = late.output or b"", late.stderr or b""
             finally:
@@ -171,9 +165,8 @@ class SshHost(Host):
     """A machine or network namespace reached over SSH; it connects when first needed.
 
     Commands may run from several threads. After a loss the next command connects again. An unknown
-    host key is an error; `known_hosts` is the user's own file by default. With a `key`, the user's
-    own and those of an agent are not tried. `namespace` is the path of a network namespace of this
-    machine from which to connect. With `sudo`, commands run as root through ``sudo -n``.
+    host key is an error. With a `key`, the user's own and those of an agent are not tried.
+    `namespace` is the path of a network namespace of this machine from which to connect.
     """
 
     name: str
@@ -197,10 +190,10 @@ class SshHost(Host):
         """Close the connection; the next command connects again."""
         self._drop(self._connection)
 
-    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Ended:
+    def _execute(self, line: Sequence[str], data: bytes, limit: float) -> tuple[int, bytes, bytes]:
         command = shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line])
         connection, channel = self._open_session()
-        channel.settimeout(seconds)
+        channel.settimeout(limit)
         status, out, err = -1, bytearray(), bytearray()
         # A command may fill one stream before it reads its input or ends the other. Closing the
         # channel, which happens first, ends the threads.
@@ -216,30 +209,30 @@ class SshHost(Host):
             _receive(channel.recv, out)
             sending.result()
             errors.result()
-            if channel.status_event.wait(seconds):
+            if channel.status_event.wait(limit):
                 status = channel.recv_exit_status()
         # A signal may have ended `timeout` itself: then there is an end without a status.
         if status < 0 and channel.eof_received and connection.is_connected:
             status = 137
         if status < 0:
-            texts = {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
             self._drop(connection)
-            raise HostUnreachable(
-                f"the connection to host {self.name} dropped during a command",
-                where=self.where,
-                why="no exit status arrived; the command ends there at its time limit",
-                remedy="check that the host is up",
-                evidence={"argv": list(line), **texts},
-            )
+            texts = {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
+            evidence, remedy = {"argv": list(line), **texts}, "check that the host is up"
+            what = f"the connection to host {self.name} dropped during a command"
+            why = "no exit status arrived; the command ends there at its time limit"
+            raise HostUnreachable(what, where=self.where, why=why, remedy=remedy, evidence=evidence)
         return status, bytes(out), bytes(err)
 
     def _drop(self, connection: Any) -> None:
         """Close a connection; if another thread has connected again, that one stays."""
         with self._lock:
-            if connection is None or self._connection is not connection:
-                return
-            self._connection = None
-        _close(connection)
+            if self._connection is connection:
+                self._connection = None
+        # There may be no connection, or no transport.
+        with contextlib.suppress(OSError, AttributeError):
+            connection.client.get_transport().sock.shutdown(socket.SHUT_RDWR)  # wakes its thread
+        with contextlib.suppress(OSError, AttributeError, EOFError, paramiko.SSHException):
+            connection.close()
 
     def _open_session(self, again: bool = True) -> tuple[Any, paramiko.Channel]:
         """Return a session; the loss of an idle connection shows only when it is used."""
@@ -277,7 +270,7 @@ class SshHost(Host):
             # With a time limit, paramiko wakes up ten times a second, also inside a window.
             connection.transport.sock.settimeout(None)
         except BaseException as error:
-            _close(connection)
+            self._drop(connection)
             if isinstance(error, (*_LOST, OSError, ValueError, InvalidHostKey)):
                 raise self._unreachable(error) from error
             raise
@@ -319,14 +312,6 @@ def _receive(read: Callable[[int], bytes], into: bytearray) -> None:
     """Read a stream to its end, asleep between two parts."""
     while part := read(1 << 16):
         into += part
-
-
-def _close(connection: Any) -> None:
-    transport = connection.client.get_transport()
-    with contextlib.suppress(OSError, AttributeError):
-        transport.sock.shutdown(socket.SHUT_RDWR)  # wakes paramiko's thread
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
-        connection.close()
 
 
 def script(text: str, *args: str) -> Sequence[str]:
@@ -374,8 +359,7 @@ def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
 class Settings:
     """Settings of a host that are restored when the context ends, or else by their `label`.
 
-    `notes` says which the host does not support or did not accept. A setting that somebody else has
-    changed, or that cannot be restored, is a `RigError` at the end, unless another one is raised.
+    `notes` says which were not accepted, or not restored, which is a `RigError` in the end.
     """
 
     def __init__(self, host: Host, label: str, *, journal: str = agent.JOURNAL) -> None:
@@ -390,12 +374,9 @@ class Settings:
         failures = [one for one in self.restore() if re.search(": (conflict|failed), ", one)]
         self.notes += failures
         if failures and kind is None:
-            raise RigError(
-                f"{len(failures)} settings were not restored",
-                where=f"host {self.host.name}",
-                why="; ".join(failures),
-                remedy="set them by hand; `labkit clean` forgets one whose prior value is back",
-            )
+            what, where = f"{len(failures)} settings were not restored", f"host {self.host.name}"
+            remedy = "set them by hand; `labkit clean` forgets one whose prior value is back"
+            raise RigError(what, where=where, why="; ".join(failures), remedy=remedy)
 
     def restore(self) -> list[str]:
         """Undo the settings made here, the last one first; return the outcome of each."""

@@ -2,9 +2,8 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,32 +13,26 @@ from labkit.errors import RigInUse, UsageError
 from labkit.paths import MARK, project
 from labkit.process import ended_as_by_ctrl_c, holder, locked
 
-HOLD = """
-import sys
-from pathlib import Path
-from labkit.errors import LabkitError
-from labkit.process import locked
-
-with locked(Path(sys.argv[1]), LabkitError("in use")):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
 
 def test_a_lock_names_its_holder_and_ends_with_it(tmp_path):
     file, refusal = tmp_path / "run" / "lock", RigInUse("in use")
     assert holder(file) == ""
-    argv, pipe = [sys.executable, "-c", HOLD, str(file)], subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(RigInUse, match="in use") as caught, locked(file, refusal, patience=0.3):
-            pass
-        assert caught.value.why == f"{holder(file)} has it"
-        assert holder(file).startswith(f"process {other.pid} on ")
-        threading.Timer(0.3, other.kill).start()
-        with locked(file, refusal, patience=60):
-            assert holder(file).startswith(f"process {os.getpid()} on ")
-    assert holder(file) == ""
+    if (other := os.fork()) == 0:
+        try:
+            with locked(file, refusal):
+                time.sleep(300)
+        finally:
+            os._exit(1)
+    while not holder(file):
+        time.sleep(0.01)
+    with pytest.raises(RigInUse, match="in use") as caught, locked(file, refusal, patience=0.3):
+        pass
+    assert caught.value.why == f"{holder(file)} has it"
+    assert holder(file).startswith(f"process {other} on ")
+    threading.Timer(0.3, os.kill, (other, signal.SIGKILL)).start()
+    with locked(file, refusal, patience=60):
+        assert holder(file).startswith(f"process {os.getpid()} on ")
+    assert holder(file) == "" and os.waitpid(other, 0)
 
 
 def test_only_the_first_signal_interrupts():
