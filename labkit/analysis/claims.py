@@ -385,10 +385,9 @@ def lacking(claim: Claim, evidence: Evidence) -> str:
     if value.startswith("loaded_latency_ns"):
         lost = rules._by_condition(rules.cells, "loaded_loss")["loaded_loss"].max()
         if lost > 0.01:
-            found.append(
-                f"a rate below the forwarders' capacity (they lose up to {words.percent(lost)}: the"
-                " latency of a full queue is the reciprocal of its throughput)"
-            )
+            queue = "the latency of a full queue is the reciprocal of its throughput"
+            loss = f"they lose up to {words.percent(lost)}: {queue}"
+            found.append(f"a rate below the forwarders' capacity ({loss})")
     if "_ns" in value and (claim.to or claim.order):
         trials = rules._trials(rules.cells, "application", "placement", value)
         loads = trials["application"].map(rules.settings.get("tools", {}))
@@ -413,7 +412,6 @@ def combine(verdicts: Sequence[str], may_fail: int) -> str:
 
 
 def _papers() -> dict[str, dict[str, Any]]:
-    """Return the files in ``data/claims`` by paper."""
     paths = sorted(project("data/claims").glob("*.toml"))
     return {path.stem: tomllib.loads(path.read_text()) for path in paths}
 
@@ -515,9 +513,8 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
         where = ", ".join(map(str, folders))
         raise DatasetError("no campaign of a claim's study", where=where, remedy=remedy)
     table = pd.DataFrame(rows)
-    family = table["p"].where(
-        table["needs"].eq("") & table["explains"].eq("") & table["n_blocks"].ge(LEAST_BLOCKS)
-    )
+    decided = table["n_blocks"].ge(LEAST_BLOCKS) & table["needs"].eq("") & table["explains"].eq("")
+    family = table["p"].where(decided)
     table["p_adjusted"] = family.groupby([table["folder"], table["source"]]).transform(stats.holm)
     passes = (table["p_adjusted"] < ALPHA) & ~table["verdict"].isin(["cannot tell", "needs"])
     table["marks"] += passes.map({True: "•", False: ""})

@@ -85,13 +85,10 @@ def study_pages(folder: Path, campaign: Campaign, **given: str) -> list[dict[str
     given["data"] = str(relative(campaign.path.absolute(), project()))
     here = not campaign.path.absolute().is_relative_to(project("data/reference"))
     kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
-    about: dict[str, Any] = {
-        "source": "here" if here else "reference",
-        "blocks": campaign.complete_blocks,
-        "rig": f"{campaign.rig['name']}{kernel}",
-        "measured": campaign.sessions[0]["began"][:10] if campaign.sessions else "",
-        "note": f"{'Measured here' if here else 'The reference'}: {given['data']}.",
-    }
+    about: dict[str, Any] = {"source": "here" if here else "reference"}
+    about |= {"blocks": campaign.complete_blocks, "rig": f"{campaign.rig['name']}{kernel}"}
+    about["measured"] = campaign.sessions[0]["began"][:10] if campaign.sessions else ""
+    about["note"] = f"{'Measured here' if here else 'The reference'}: {given['data']}."
     notebooks = project("notebooks/analysis").glob(f"??-{campaign.study}.ipynb")
     return [answer for one in notebooks for answer in _build(folder, one, given, **about)]
 

@@ -213,11 +213,9 @@ class Results:
         for name, known in self.factors.items():
             measured = [level for level in known if (self.trials[name] == level).any()]
             if name not in (*names, *by) and len(measured) > 1:
-                raise UsageError(
-                    f"the factor {name!r} is left open",
-                    why=f"it has the levels {', '.join(map(str, measured))}",
-                    remedy=f"choose one: .where({name}={measured[0]!r}), or name it in by",
-                )
+                why = f"it has the levels {', '.join(map(str, measured))}"
+                remedy = f"choose one: .where({name}={measured[0]!r}), or name it in by"
+                raise UsageError(f"the factor {name!r} is left open", why=why, remedy=remedy)
         pairs, level_of = list(itertools.pairwise(levels)), itemgetter(*names)
         if to is not None:
             baseline = dict(zip(names, [to] if isinstance(factor, str) else to, strict=True))
@@ -272,12 +270,10 @@ class Results:
         """Return machine, dates, size, rig and limits of the campaign."""
         campaign, rig = self.campaign, self.campaign.rig
         plain = [f"{k} {v}" for k, v in campaign.settings.items() if not isinstance(v, dict | list)]
-        rows = [
-            *package.about(campaign).items(),
-            ("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"),
-            ("margin", words.percent(campaign.plan["margin"])),
-            ("settings", ", ".join(plain)),
-        ]
+        rows = [*package.about(campaign).items()]
+        rows.append(("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"))
+        rows.append(("margin", words.percent(campaign.plan["margin"])))
+        rows.append(("settings", ", ".join(plain)))
         infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
         for why, those in infeasible[list(campaign.factors)]:
             rows.append(("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}"))

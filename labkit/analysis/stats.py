@@ -24,8 +24,6 @@ Floats = NDArray[np.float64]
 Cell = Mapping[str, Any]
 #: Blocks that a verdict takes: the one-sided sign test of fewer cannot reach 5 % (1 / 2**4 is 6 %).
 LEAST_BLOCKS = 5
-#: Power at which blocks are planned.
-_POWER = 0.8
 
 
 class NotMeasured(Exception):
@@ -100,17 +98,17 @@ class Mean:
         normal = float(special.ndtri(1 - alpha / 2))
         effect = distance / (self.error * math.sqrt(self.n))
         # Guenther's correction (1981) for Student's quantile.
-        needed = ((normal + float(special.ndtri(_POWER))) / effect) ** 2 + normal**2 / 2
+        needed = ((normal + float(special.ndtri(0.8))) / effect) ** 2 + normal**2 / 2
         return float(max(LEAST_BLOCKS, math.ceil(needed)))
 
     def decidable_margin(self, alpha: float = 0.05) -> float:
         """Return the smallest margin that two equal conditions pass with a power of 80 %."""
-        tests = special.stdtrit(self.df, [1 - alpha, (1 + _POWER) / 2])
+        tests = special.stdtrit(self.df, [1 - alpha, 0.9])
         return math.expm1(float(tests.sum()) * self.error)
 
     def blocks_to_equate(self, margin: float, alpha: float = 0.05) -> float:
-        """Return how many blocks would make a margin decidable."""
-        tests = special.ndtri([1 - alpha, (1 + _POWER) / 2])
+        """Return how many blocks would make a margin decidable, with that power."""
+        tests = special.ndtri([1 - alpha, 0.9])
         spread = self.error * math.sqrt(self.n)
         return float(np.ceil((float(tests.sum()) * spread / math.log1p(margin)) ** 2))
 
@@ -336,10 +334,8 @@ def compare(
         A column or the baseline is unknown, or `margin` or `alpha` is not a share.
     """
     if not 0 < margin < 1 or not 0 < alpha < 0.5:
-        raise UsageError(
-            f"invalid margin or alpha: margin={margin!r}, alpha={alpha!r}",
-            remedy="0 < margin < 1 (0.02 for 2 %) and 0 < alpha < 0.5",
-        )
+        what = f"invalid margin or alpha: margin={margin!r}, alpha={alpha!r}"
+        raise UsageError(what, remedy="0 < margin < 1 (0.02 for 2 %) and 0 < alpha < 0.5")
     refuse_unknown("column", [value], frame)
     table = BlockTable(frame, [condition])
     refuse_unknown("baseline", [baseline], table.conditions[condition])

@@ -111,11 +111,7 @@ def label(result: Mapping[Any, Any], factor: str | Sequence[str], by: Sequence[s
 
 
 def row(result: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the texts of a row of `Comparison.table` for tables, answers and figures alike.
-
-    The keys are value, baseline, difference, ratio, verdict (``•``: passes Holm's correction over
-    the table) and blocks.
-    """
+    """Return the texts of a row of `Comparison.table` for tables, answers and figures alike."""
     metric, verdict, within = result["metric"], result["verdict"], percent(result["margin"])
     if verdict == "not measured":
         empty = dict.fromkeys(("value", "baseline", "difference", "ratio"), "")
@@ -129,6 +125,7 @@ def row(result: Mapping[Any, Any]) -> dict[str, str]:
         "baseline": amount(result["baseline"], metric),
         "difference": amount(result["difference"], metric, signed=True),
         "ratio": ratio(result["estimate"], result["low"], result["high"]),
+        # • passes Holm's correction over the table.
         "verdict": f"{shown}\u00a0•" if result["p_adjusted"] < 0.05 else shown,
         "blocks": f"{result['n_blocks']:,.0f}",
     }

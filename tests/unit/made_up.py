@@ -8,14 +8,9 @@ import pandas as pd
 from labkit.data import FORMAT, expand, load
 
 #: A rig that lacks nothing: separate machines with network cards.
-RIG = {
-    "name": "made up",
-    "hosts": {"generator": {}, "sut": {}, "clean": {}},
-    "cpu_map": {"generator": "0", "sut": "1-20"},
-    "shared_kernel": False,
-    "capabilities": {},
-    "caveats": ["nothing of it was measured"],
-}
+RIG = {"name": "made up", "hosts": {"generator": {}, "sut": {}, "clean": {}}, "capabilities": {}}
+RIG |= {"cpu_map": {"generator": "0", "sut": "1-20"}, "shared_kernel": False}
+RIG |= {"caveats": ["nothing of it was measured"]}
 
 
 def facts(cpus=20, speed="25000Mb/s"):

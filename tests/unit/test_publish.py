@@ -106,10 +106,9 @@ def project(tmp_path, monkeypatch):
     for name in ("00-start", "analysis/10-x", "analysis/20-y", "analysis/30-z"):
         notebook(tmp_path / f"notebooks/{name}.ipynb")
     # Ten blocks, of which the trials of so many succeeded.
-    for name, complete in [
-        *[("reference/x", 9), ("reference/y", 9), ("reference/z", 2)],
-        *[("local/ask/x/one", 6), ("local/quick/x/one", 7), ("local/ask/y/one", 5)],
-    ]:
+    campaigns = {"reference/x": 9, "reference/y": 9, "reference/z": 2}
+    campaigns |= {"local/ask/x/one": 6, "local/quick/x/one": 7, "local/ask/y/one": 5}
+    for name, complete in campaigns.items():
         study = name.removesuffix("/one")[-1]
         write(
             tmp_path / "data" / name,
