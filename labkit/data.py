@@ -39,13 +39,11 @@ class Campaign:
 
     def _repr_html_(self) -> str:
         """Medians of the outcomes by condition, and the attempts that failed or are flagged."""
-        factors = [*self.factors, "repeat"]
         outcomes = [name for name in self.plan.get("outcomes", []) if name in self.ok]
-        medians = self.ok.groupby(factors, sort=False)[outcomes].median()
+        medians = self.ok.groupby([*self.factors, "repeat"], sort=False)[outcomes].median()
         odd = (self.trials["status"] != "ok") | (self.trials["flags"] != "")
-        columns = ["trial", *self.factors, "status", "flags", "problem"]
-        tables = (medians, self.trials.loc[odd, columns])
-        return "".join([f"<p>{html.escape(repr(self))}</p>", *(one.to_html() for one in tables)])
+        shown = self.trials.loc[odd, ["trial", *self.factors, "status", "flags", "problem"]]
+        return f"<p>{html.escape(repr(self))}</p>{medians.to_html()}{shown.to_html()}"
 
     @property
     def study(self) -> str:

@@ -51,8 +51,7 @@ ATTEMPTS, LOSSES = 2, 10
 GIVE_UP = 5
 #: Seconds without a trial after which another session begins.
 PAUSE = 1800
-#: How a campaign's name begins; names sort as campaigns were begun.
-_TIME = "%Y%m%d-%H%M%S"
+_TIME = "%Y%m%d-%H%M%S"  # names sort as campaigns were begun
 Samples = Mapping[str, Column]
 
 

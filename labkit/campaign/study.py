@@ -165,8 +165,7 @@ class Study:
     def plan(self, rig: Rig, *, blocks: int, seed: int) -> Plan:
         """Fix the conditions that a rig can run, their order and identity, before anything runs."""
         settings = self.settings_on(rig)
-        options: dict[str, Any] = {"only": self.only, "twice": self.twice}
-        options["together"] = self.together
+        options: dict[str, Any] = {n: getattr(self, n) for n in ("only", "twice", "together")}
         options["infeasible"] = partial(self.why_infeasible, rig, settings)
         ordered = design.make_design(self.levels, blocks=blocks, seed=seed, **options)
         return Plan(self, rig, ordered, blocks, seed, settings)
