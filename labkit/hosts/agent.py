@@ -128,9 +128,6 @@ def _until(found: Callable[[], Any], seconds: float) -> Any:
     return value
 
 
-# Jobs: detached processes with a label and a folder, which every descendant inherits.
-
-
 def start(folder: str, argv: list[str], label: str, until: str = "") -> int:
     """Start a job with its output in `folder`, and wait until it prints a pattern or has ended."""
     # Other users neither list the folder nor read what is in it; the job has its caller's mask.
@@ -339,10 +336,7 @@ def latency_request() -> int | None:
     return None
 
 
-# Facts: a campaign recognises its machine by the stable ones; volatile ones change by themselves.
-
-#: Boot parameters that affect timing. The others can reveal how a machine is reached, so they are
-#: not stored in datasets.
+#: Boot parameters that affect timing; datasets have no others, which tell how to reach a machine.
 TIMING = re.compile(
     r"(isolcpus|nohz|rcu|mitigations|nosmt|idle|cpuidle|haltpoll|processor|intel_|amd_|psi"
     r"|transparent_hugepage|hugepages|irqaffinity|skew_tick|tsc|clocksource|preempt|maxcpus"
@@ -360,7 +354,7 @@ TELLING = f"""
 
 
 def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "") -> dict[str, Any]:
-    """Return facts of a host, its engine's address and a directory: stable and volatile ones."""
+    """Return the ``stable`` facts, by which a campaign knows its machine, and ``volatile`` ones."""
     docker, system, memory = _engine(engine), os.uname(), _pairs(read("/proc/meminfo"))
     processor = _pairs(read("/proc/cpuinfo").partition("\n\n")[0])
     parameters = read("/proc/cmdline").partition(" -- ")[0].split()
@@ -408,12 +402,9 @@ def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "")
         "storage": disks,
         "engine": docker,
     }
-    volatile = {
-        "boot_id": read(BOOT_ID),
-        "uptime_s": float(read("/proc/uptime").split()[0]),
-        "unions": [name for name, able in unions.items() if able],
-    }
-    return {"stable": stable, "volatile": volatile}
+    volatile = {"boot_id": read(BOOT_ID), "uptime_s": float(read("/proc/uptime").split()[0])}
+    usable = [name for name, able in unions.items() if able]
+    return {"stable": stable, "volatile": {**volatile, "unions": usable}}
 
 
 def _interface(name: str) -> dict[str, Any]:
@@ -1025,8 +1016,7 @@ def _host_facts(rules: str) -> dict[str, str]:
     found["online CPUs"] = read(f"{CPUS}/online")
     targets = {entry["target"] for entry in pending(JOURNAL) if entry["target"].startswith("/")}
     found.update({f"setting {target}": read(target) for target in targets})
-    links = _rows("ip", "-d", "-j", "link")
-    lasting = [row for row in links if not PASSING.match(row["ifname"])]
+    lasting = [row for row in _rows("ip", "-d", "-j", "link") if not PASSING.match(row["ifname"])]
     return {**found, **_link_facts(lasting, "of the host")}
 
 

@@ -40,10 +40,9 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 #: The first words of every `script`.
 SCRIPT = ("sh", "-euc")
-#: Seconds after its time limit for which the harness still waits for a command's result.
-PATIENCE = 12.0
-#: Seconds to wait for a connection, a session or the start of a command on a host.
-OPEN_SECONDS = 15.0
+#: Seconds to wait for a command's result after its time limit; and for a connection, a session or
+#: the start of a command.
+PATIENCE, OPEN_SECONDS = 12.0, 15.0
 #: Bytes of a file that one command copies.
 _PART = 1 << 23
 #: The agent, which every call sends as text and compiled.
@@ -103,10 +102,7 @@ class Host:
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Result:
-        """Run a command, given as separate arguments, and wait until nothing has its output open.
-
-        `labkit.hosts.Job.start` starts a process that is to keep running.
-        """
+        """Run a command of separate arguments, and wait until no process has its output open."""
         limit = ("timeout", "-k", "2", f"{timeout:.3f}", "sh", "-c", _LIMITED, "labkit")
         words = (*(f"{name}={value}" for name, value in (env or {}).items()), *argv)
         data = input.encode("utf-8", "surrogateescape")
@@ -280,8 +276,7 @@ class SshHost(Host):
         """Return the error of an attempt to connect; its evidence marks a problem with keys."""
         why, evidence = str(error) or type(error).__name__, {}
         remedy = "check that the host is up, its address and port, and that it accepts user and key"
-        untrusted = isinstance(error, paramiko.BadHostKeyException | InvalidHostKey)
-        if untrusted or "known_hosts" in why:
+        if isinstance(error, paramiko.BadHostKeyException | InvalidHostKey) or "known_hosts" in why:
             known = str(self.known_hosts or "~/.ssh/known_hosts")
             evidence = {"known_hosts": known}
             why = f"its key is not known, has changed, or cannot be read: {why}"
