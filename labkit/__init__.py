@@ -12,8 +12,7 @@ from typing import Any
 
 __version__ = version("labkit")
 
-#: The place of each public name, imported when it is first used: a command that needs no statistics
-#: does not wait.
+#: Public names by their place, imported when first used: commands do not wait for statistics.
 _PLACES = {
     "LabkitError": "labkit.errors:LabkitError",
     "Placement": "labkit.placement:Placement",

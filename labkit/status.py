@@ -15,10 +15,8 @@ from labkit.process import holder
 
 #: The file that the process which measures a campaign locks, and writes its name into.
 LOCK = ".lock"
-#: So much of a record has the status of its attempt.
-_HEAD = 8192
-#: The latest attempts, whose median distance in time says how long the others will take.
-_RECENT = 30
+#: So much of a record has its status; the latest attempts, whose distance says what is left.
+_HEAD, _RECENT = 8192, 30
 
 
 class Campaign(NamedTuple):

@@ -47,10 +47,8 @@ LOG = logging.getLogger("labkit.campaign")
 #: Attempts at a trial in one run, each a row, and those besides that may end with a lost connection
 #: or disturbed CPUs.
 ATTEMPTS, LOSSES = 2, 10
-#: Planned trials failed in a row after which a run ends: the rig is broken.
-GIVE_UP = 5
-#: Seconds without a trial after which another session begins.
-PAUSE = 1800
+#: Failed trials in a row after which a run ends; seconds of a pause that begins another session.
+GIVE_UP, PAUSE = 5, 1800
 _TIME = "%Y%m%d-%H%M%S"  # names sort as campaigns were begun
 Samples = Mapping[str, Column]
 

@@ -71,7 +71,6 @@ class Trial:
     label: str
     #: The number of the block, for what alternates between blocks without being a factor.
     turn: int = 0
-    #: Treatments by the name of their level or setting.
     treatments: Mapping[str, Treatment] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     #: The counters of the windows so far, per message where they are rates.
@@ -153,8 +152,8 @@ class Trial:
         for name, values in measurement.samples.items():
             if name.endswith("_ns") and name not in _TIMES:
                 own |= statistics(name, values)
-        facts = [fact for one in self._verified.values() for fact in one.items()]
         # The data path of a network's routers, such as Weave's.
+        facts = (fact for one in self._verified.values() for fact in one.items())
         paths = {path for name, path in facts if name.startswith("router to ")}
         flags, rows = "; ".join(self.flags), []
         for number, (other, metrics) in enumerate([({}, own), *measurement.also]):

@@ -86,9 +86,8 @@ class Load:
     argv: Sequence[str]
     log: str
     cpus: str
-    #: The folder that is made for its log, if any.
+    #: The folder that is made for its log, and the CPUs on which it starts inside, by `GUARD`.
     folder: str = ""
-    #: The CPUs on which the command starts inside a placement, by `GUARD`.
     outside: str = ""
 
 
