@@ -23,7 +23,6 @@ import yaml
 
 import labkit
 from labkit import placement as known
-from labkit import treatments
 from labkit.analysis import results
 from labkit.analysis.publish import ANSWER
 from labkit.errors import PlacementError
@@ -240,12 +239,11 @@ def test_outputs_for_recorded_inputs_have_not_changed(name):
     assert not changes, "\n".join([remedy, *changes[:80]])
 
 
-def test_every_profile_has_a_plan_and_decide_takes_about_a_day(monkeypatch):
-    monkeypatch.setattr(treatments.CongestionControl, "feasibility", lambda *of: None)
+def test_every_profile_has_a_plan_and_decide_takes_about_a_day():
     hours = Counter()
     for study, profile, _ in (path.name.split(".") for path in PROFILES.glob("*.yaml")):
         hours[profile] += plan_of(study, profile, recorded_rig(study)).seconds / 3600
-    assert 20 < hours["decide"] < 30, hours
+    assert 24 < hours["decide"] < 30, hours
 
 
 @pytest.mark.parametrize("study", STUDIES)
