@@ -182,14 +182,13 @@ def of_container(instance: Instance, network: Network | None, group: str, holder
 def of_limits(limits: Limits) -> Facts:
     """Return the facts of a control group with limits, for either version."""
     memory, shares = limits.memory or 0, limits.shares
-    # The kernel rounds down to pages.
-    pages = tuple(str(memory - memory % page) for page in (4096, 16384, 65536))
+    rounded = tuple(str(memory - memory % page) for page in (4096, 16384, 65536))  # to a page
     default = "1024 shares", "100 weight", "none"
     converted = [f"{weight} weight" for weight in weights(shares)] if shares else []
     return {
         "CPU quota": f"{limits.quota_us}/{limits.period_us} us" if limits.quota_us else "none",
         "CPU weight": (f"{shares} shares", *converted) if shares else default,
-        "memory limit": pages if memory else "none",
+        "memory limit": rounded if memory else "none",
         **({"cpuset": format_cpus(parse_cpus(limits.cpuset))} if limits.cpuset else {}),
     }
 

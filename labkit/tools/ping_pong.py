@@ -174,10 +174,9 @@ def with_residence_times(
     rtt, residence = measurement.samples["rtt_ns"], pairs["residence_ns"][inside].to_numpy()
     count = min(len(rtt), len(residence))
     left_out = f"{len(rtt) - count} of {len(rtt)} round trips left out beside the capture"
-    counts = {"captured": len(capture.packets), "capture_drops": capture.dropped}
-    counts |= {"paired": len(pairs), "unpaired": len(seen) - 2 * len(pairs)}
+    metrics = {**measurement.metrics, "captured": len(capture.packets), "paired": len(pairs)}
+    metrics |= {"capture_drops": capture.dropped, "unpaired": len(seen) - 2 * len(pairs)}
     flags = measurement.flags + capture.flags + flags + flag(left_out, count < len(rtt))
     samples = {"rtt_ns": rtt, "residence_ns": residence}
     samples = {n: x[np.arange(count) * len(x) // count] for n, x in samples.items()}
-    metrics = {**measurement.metrics, **counts}
     return replace(measurement, samples=samples, metrics=metrics, flags=flags)

@@ -63,8 +63,7 @@ def parse(read: Callable[[str, str], Measurement], stdout: str, log: str = "") -
         rows = []
         for line in json_in(stdout)["runs"]:
             one = Measurement({}) if line["cut"] else read(line["stdout"], "")
-            times = {name: line[name] for name in _TIMES}
-            rows.append({**times, "flags": one.flags, **one.metrics})
+            rows.append({name: line[name] for name in _TIMES} | {"flags": one.flags, **one.metrics})
         iterations = pd.DataFrame(rows)
         counted = iterations[~iterations["cut"] & ~iterations["late"]]
     return Repeated({}, _means(counted), flags=_flags(counted["flags"]), iterations=iterations)
