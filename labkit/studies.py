@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -195,7 +196,7 @@ def store(files: Mapping[str, bytes], folder: Path) -> None:
 
 def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
     """Measure the blocks that are left on the rigs of a scheduler; return the folder."""
-    from distributed import Client, as_completed
+    from distributed import Client, KilledWorker, as_completed
 
     kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}
     # Blocks of other parameters are another campaign.
@@ -214,19 +215,27 @@ def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
     with client:
         say(f"blocks go to the workers of {scheduler}; dashboard: {client.dashboard_link}")
         task = partial(measure_block, study=run.study, parameters=kept, name=name)
-        futures = client.map(task, sorted(todo), resources={"rig": 1}, retries=1, pure=False)
-        numbers, failed = dict(zip((one.key for one in futures), sorted(todo), strict=True)), []
+        send = partial(client.submit, task, resources={"rig": 1}, retries=1, pure=False)
+        numbers, failed = {send(number): number for number in sorted(todo)}, list[str]()
+        deaths = Counter[int]()
         try:
-            for future in as_completed(futures):
-                number = numbers.pop(future.key)
+            for future in (coming := as_completed([*numbers])):
+                number = numbers.pop(future)
                 # A block that was lost with its worker by now is measured again: this waits for it.
-                if why := "cancelled" if future.cancelled() else future.exception():
+                why = "cancelled" if future.cancelled() else future.exception()
+                deaths[number] += isinstance(why, KilledWorker)
+                # Dask counts a death of a worker against all blocks that wait for it.
+                if isinstance(why, KilledWorker) and deaths[number] < _OPENINGS:
+                    numbers[again := send(number)] = number
+                    coming.add(again)
+                elif why:
                     failed.append(f"block {number}: {why}")
-                    continue
-                store(future.result(), folder)
-                say(f"block {number} was measured; {len(numbers)} are left")
+                else:
+                    store(future.result(), folder)
+                    future.release()  # or the block is measured again as its worker dies
+                    say(f"block {number} was measured; {len(numbers)} are left")
         finally:
-            client.cancel(futures)
+            client.cancel([*numbers])
     if failed:
         what, reasons = f"{len(failed)} of {len(todo)} blocks failed", "; ".join(failed)[:1500]
         raise LabkitError(what, where=str(folder), why=reasons, remedy="the same command goes on")

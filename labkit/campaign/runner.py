@@ -107,6 +107,8 @@ def _run_planned(
     failures = losses = 0
     while failures < ATTEMPTS and losses < LOSSES:
         number += 1
+        if not plan.rig.shared_kernel:  # a host may have rebooted between two trials
+            _check_hosts(plan)
         label = f"trial-{os.getpid()}-{name}-a{number}"
         trial = Trial(plan.rig, values, label, keys["block"], plan.study.treatments)
         numbered = {"trial": name, "attempt": number, **keys}

@@ -151,7 +151,7 @@ def measure(
             texts[f"{load.name}.err"], ends[load.name] = taken_end(texts[f"{load.name}.err"])
     stderr = "\n".join(filter(None, (texts[f"{load.name}.err"] for load in loads))).strip()
     done = Result(("job",), own.host.name, ran["status"], "", stderr, ran["seconds"], ran["late"])
-    stopped = f"labkit or its machine was stopped for {late:.0f} s in the window or just after it"
+    stopped = f"labkit or its connection was stopped for {late:.0f} s in the window or just after"
     flags = [stopped] * (late > LATE)
     return Window(done, texts, ends, before | ran["seen"], after, flags, ran["line"])
 

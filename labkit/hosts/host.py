@@ -32,7 +32,7 @@ import fabric
 import paramiko
 from paramiko.hostkeys import InvalidHostKey
 
-from labkit.errors import CommandFailed, HostUnreachable, RigError
+from labkit.errors import CommandFailed, HostUnreachable, RigError, UsageError
 from labkit.hosts import agent
 
 # Its errors are raised with their cause; without a handler, paramiko would also print them.
@@ -43,6 +43,8 @@ SCRIPT = ("sh", "-euc")
 #: Seconds to wait for a command's result after its time limit; and for a connection, a session or
 #: the start of a command.
 PATIENCE, OPEN_SECONDS = 12.0, 15.0
+#: Characters of a command; a shell behind SSH takes 128 KiB, with quotes.
+LONGEST = 100_000
 #: Bytes of a file that one command copies.
 _PART = 1 << 23
 #: The agent, which every call sends as text and compiled.
@@ -105,6 +107,9 @@ class Host:
         """Run a command of separate arguments, and wait until no process has its output open."""
         limit = ("timeout", "-k", "2", f"{timeout:.3f}", "sh", "-c", _LIMITED, "labkit")
         words = (*(f"{name}={value}" for name, value in (env or {}).items()), *argv)
+        if any("\0" in word for word in words) or sum(map(len, words)) > LONGEST:
+            what = f"a command has a NUL or more than {LONGEST:,} characters"
+            raise UsageError(what, where=f"host {self.name}: {argv[0][:80]}", remedy="use input")
         data = input.encode("utf-8", "surrogateescape")
         began = time.monotonic()
         status, out, err = self._execute([*limit, *words], data, timeout + PATIENCE)
@@ -128,7 +133,7 @@ class Host:
 
     def put(self, local: Path | str, remote: str) -> None:
         """Copy a file to the host."""
-        self.run("cp", "/dev/null", remote)
+        self.run("cp", "--", "/dev/null", remote)
         with Path(local).open("rb") as file:
             while part := file.read(_PART):
                 data = part.decode("utf-8", "surrogateescape")

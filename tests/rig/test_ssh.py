@@ -20,7 +20,7 @@ import pytest
 from paramiko.common import MSG_CHANNEL_REQUEST
 from sshd import alive, command, make_key, wait_for
 
-from labkit.errors import HostUnreachable
+from labkit.errors import HostUnreachable, UsageError
 from labkit.hosts import Job, LocalHost, SshHost, stop_labelled
 
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
@@ -65,6 +65,9 @@ def test_hostile_texts_stay_arguments(host, tmp_path):
     assert json.loads(result.stdout) == [*texts, texts[0]]
     assert host.call("read", path="/no/file", default=texts) == texts
     assert not flag.exists()
+    for words in (("true", "\0"), ("true", *["x" * 30_000] * 4)):
+        with pytest.raises(UsageError, match="NUL or more than 100,000"):
+            host.run(*words)
 
 
 def test_data_status_and_files_of_a_host(host, tmp_path):

@@ -227,7 +227,7 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(workers):
     drawn = random.Random(5)
 
     def kill():
-        while not over.wait(drawn.uniform(0.2, 0.6)) and len(kills) < 4:
+        while not over.wait(drawn.uniform(0.2, 0.6)) and len(kills) < 8:
             if len(lines) > 1:  # a block was measured
                 kills.append(drawn.choice(rigs))
                 start(kills[-1])

@@ -206,6 +206,21 @@ def test_a_lost_host_ends_the_run_and_the_next_goes_on(rig, tmp_path, boot, said
     assert {*found.trials["session"]} == sessions and len(found.ok) == 6
 
 
+def test_a_reboot_of_an_idle_host_begins_another_session(rig, tmp_path):
+    def protocol(trial):
+        if len(list(tmp_path.rglob("trial.json"))) == 1:
+            rig.boot = "boot b"
+        return measurement(1)
+
+    rig.shared_kernel = False
+    plan = plan_of(rig, protocol)
+    assert plan.facts
+    with pytest.raises(HostLost, match="host sut has rebooted"):
+        plan.run(tmp_path)
+    found = plan_of(rig, protocol).run(tmp_path)
+    assert found.trials["session"].tolist() == [1, 1, 2, 2, 2, 2] and len(found.ok) == 6
+
+
 def test_the_harness_leaves_the_sut_during_a_run(rig):
     before = os.sched_getaffinity(0)
     with pytest.raises(KeyboardInterrupt), runner.pinned_to_harness(rig):
