@@ -5,14 +5,11 @@ failure, except where a program that no distribution packages is not on PATH, or
 no privileged container.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,7 +35,7 @@ RIG_PROGRAMS = ("dockerd", "docker", "sockperf", "sshd", "ip", "nsenter")
 REQUIRED = os.environ.get("LABKIT_REQUIRE_RIG", "") not in ("", "0")
 
 
-def _no_rig_because() -> str:
+def _no_rig_because():
     """Return why the virtual rig cannot be brought up here, or an empty string."""
     if os.geteuid() != 0:
         return "not root: the virtual rig needs network namespaces (sudo make test)"
@@ -51,7 +48,7 @@ def _no_rig_because() -> str:
     return f"no network namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     reasons = {}
     if any(item.get_closest_marker("rig") for item in items):
         reasons["rig"] = _no_rig_because()
@@ -64,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item):
     report = yield
     must = REQUIRED and item.get_closest_marker("rig") is not None
     if must and report.skipped and not hasattr(report, "wasxfail"):

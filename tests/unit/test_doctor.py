@@ -1,7 +1,5 @@
 """The checks of `labkit doctor` on this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from labkit.rig.checks import Check
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="drops a capability of root")
-def test_root_without_cap_sys_admin() -> None:
+def test_root_without_cap_sys_admin():
     drop = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
     argv = [*drop, sys.executable, "-c", "from labkit.rig import opener; opener('auto')"]
     found = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -21,7 +19,7 @@ def test_root_without_cap_sys_admin() -> None:
     assert "user 0 has no right to make network namespaces (" in found.stderr
 
 
-def test_the_summary_of_this_machine_has_every_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_this_machine_has_every_fault(monkeypatch):
     found = [Check("virtual rig", "can be made"), Check("CPUs", "0-3"), Check("disk", "no", False)]
     monkeypatch.setattr(doctor, "check_machine", lambda: found)
     assert doctor.summary().startswith(f"{found[0].line()}\n{found[2].line()}\n")

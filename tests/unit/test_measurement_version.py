@@ -5,8 +5,6 @@ After raising `MEASUREMENT_VERSION`, or deciding that the change does not alter 
     python tests/unit/test_measurement_version.py
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json
@@ -20,7 +18,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 MEASURING = ("hosts", "rig", "runtimes", "tools", "campaign", "placement.py")
 
 
-def digest() -> str:
+def digest():
     """Return a digest of the measuring code, without its comments and docstrings."""
     found = hashlib.sha256()
     for part in MEASURING:
@@ -34,7 +32,7 @@ def digest() -> str:
     return found.hexdigest()
 
 
-def test_the_measurement_version_was_considered_when_measuring_code_changed() -> None:
+def test_the_measurement_version_was_considered_when_measuring_code_changed():
     recorded = json.loads(RECORD.read_text())
     assert recorded == {"version": MEASUREMENT_VERSION, "digest": digest()}, (
         "measuring code changed: raise MEASUREMENT_VERSION in labkit/design.py if a trial now "

@@ -24,7 +24,7 @@ QUOTA = Limits(period_us=10_000, quota_us=2_000)
         (bare().with_seccomp("unconfined"), "bare clean"),
     ],
 )
-def test_labels(placement: Placement, label: str) -> None:
+def test_labels(placement, label):
     assert placement.label == label
 
 

@@ -1,12 +1,9 @@
 """Images, generated layers and storages: their names, their files, and which a rig can have."""
 
-from __future__ import annotations
-
 import io
 import os
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,33 +13,33 @@ from labkit.hosts import LocalHost, Result
 from labkit.hosts.target import Image, Target
 from labkit.placement import STORAGES
 from labkit.rig import images
-from labkit.rig.images import Layer, LayeredImage, ensure_layers, tree, write_layer
+from labkit.rig.images import LayeredImage, ensure_layers, tree, write_layer
 
 
 class Answering(LocalHost):
     """A host that gives one answer to every call, and has the images that it has built."""
 
-    def __init__(self, answer: Any = None) -> None:
+    def __init__(self, answer=None):
         super().__init__("sut")
         self.answer, self.commands = answer, list[tuple[str, ...]]()
         #: What it was sent last, and what each image was built from.
         self.sent, self.built = b"", dict[str, bytes]()
 
-    def run(self, *argv: str, **options: Any) -> Result:
+    def run(self, *argv, **options):
         self.commands.append(argv)
         if "--cgroup-parent" in argv:
             self.built[argv[-1]] = self.sent
         lacks = "{{.Id}}" in argv and argv[-1] not in self.built
         return Result(argv, "sut", int(lacks), "sha256:2", "", 0.0)
 
-    def call(self, function: str, **arguments: Any) -> Any:
+    def call(self, function, **arguments):
         return self.answer
 
-    def put(self, local: Path | str, remote: str) -> None:
+    def put(self, local, remote):
         self.sent = Path(local).read_bytes()
 
 
-def make_folder(folder: Path, time: int) -> Path:
+def make_folder(folder, time):
     (folder / "sub").mkdir(parents=True)
     for name, mode in (("Dockerfile", 0o600), ("sub/run.sh", 0o700)):
         (folder / name).write_text(name)
@@ -51,7 +48,7 @@ def make_folder(folder: Path, time: int) -> Path:
     return folder
 
 
-def test_an_engine_gets_the_same_bytes_for_the_same_files(tmp_path: Path) -> None:
+def test_an_engine_gets_the_same_bytes_for_the_same_files(tmp_path):
     found, host = list[tuple[str, bytes]](), Answering()
     for time in (1, 2):
         folder = make_folder(tmp_path / str(time) / "probe", time)
@@ -63,7 +60,7 @@ def test_an_engine_gets_the_same_bytes_for_the_same_files(tmp_path: Path) -> Non
     assert modes == {"./Dockerfile": 0o644, "./sub/run.sh": 0o755}
 
 
-def test_a_name_changes_with_any_file(tmp_path: Path) -> None:
+def test_a_name_changes_with_any_file(tmp_path):
     folder = make_folder(tmp_path / "probe", 1)
     names = [images.tag(folder)]
     (folder / "sub" / "run.sh").write_text("other")
@@ -79,9 +76,7 @@ TREE = tree("tree", 20, 50, 100_000)
 
 
 @given(st.integers(1, 60), st.integers(1, 90), st.integers(1, 10**6))
-def test_a_tree_has_its_numbers_of_directories_files_and_bytes(
-    directories: int, files: int, size: int
-) -> None:
+def test_a_tree_has_its_numbers_of_directories_files_and_bytes(directories, files, size):
     made = tree("tree", directories, files, size)
     folders = [path for path in made if made[path] is None]
     sizes = [made[path] or 0 for path in made if made[path] is not None]
@@ -91,12 +86,12 @@ def test_a_tree_has_its_numbers_of_directories_files_and_bytes(
     assert max(parents.count(folder) for folder in folders) <= 8 + files / directories + 1
 
 
-def archive(layer: Layer, number: int, folder: Path) -> bytes:
+def archive(layer, number, folder):
     write_layer(layer, number, folder / "layer.tar")
     return (folder / "layer.tar").read_bytes()
 
 
-def test_a_layer_has_the_same_archive_each_time_and_another_one_above(tmp_path: Path) -> None:
+def test_a_layer_has_the_same_archive_each_time_and_another_one_above(tmp_path):
     lowest = archive(TREE, 1, tmp_path)
     assert archive(dict(reversed(TREE.items())), 1, tmp_path) == lowest
     assert archive(TREE, 2, tmp_path) != lowest, "a driver that compares times sees a new layer"
@@ -111,7 +106,7 @@ def test_a_layer_has_the_same_archive_each_time_and_another_one_above(tmp_path: 
     assert {member.mode for member in members if member.isdir()} == {0o755}
 
 
-def test_an_image_is_built_once_and_its_name_changes_with_anything_in_it() -> None:
+def test_an_image_is_built_once_and_its_name_changes_with_anything_in_it():
     host = Answering()
     contents = [(TREE, TREE), (TREE,), ({**TREE, "one": 1}, TREE), (TREE, {**TREE, "one": 1})]
     for digest in ("sha256:0", "sha256:1"):
@@ -134,9 +129,7 @@ def test_an_image_is_built_once_and_its_name_changes_with_anything_in_it() -> No
         ("btrfs", ["vda btrfs"] * 2, ["fuse-overlayfs"], {"bind", "volume"}),
     ],
 )
-def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(
-    driver: str, disks: list[str], unions: list[str], able: set[str]
-) -> None:
+def test_a_rig_has_the_engines_driver_and_mounts_on_its_disk(driver, disks, unions, able):
     stored = dict(zip(("engine", "data"), disks, strict=True))
     stable = {"engine": {"Driver": driver}, "storage": stored}
     host = Answering({"stable": stable, "volatile": {"unions": unions}})

@@ -1,9 +1,6 @@
 """Machines of one's own: rig.toml and its mistakes, the checks of hosts, what follows."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +11,8 @@ from labkit.hosts import LocalHost
 from labkit.hosts.target import Network
 from labkit.paths import SHIPPED as ROOT
 from labkit.rig import checks, machines, rigfile
-from labkit.rig.checks import Check, Seen
+from labkit.rig.checks import Seen
 from labkit.rig.networks import NAMES
-from labkit.rig.rigfile import RigFile
 from labkit.rig.rigfile import read_rigfile as read
 
 GOOD = """
@@ -59,13 +55,13 @@ overlay = "192.0.2.8/24"
 )
 
 
-def write(folder: Path, text: str) -> Path:
+def write(folder, text):
     path = folder / "rig.toml"
     path.write_text(text)
     return path
 
 
-def test_the_example_explains_every_key() -> None:
+def test_the_example_explains_every_key():
     text = (ROOT / rigfile.EXAMPLE).read_text()
     machines = read(ROOT / rigfile.EXAMPLE).machines
     assert set(machines) == set(rigfile.Hosts.model_fields)
@@ -77,7 +73,7 @@ def test_the_example_explains_every_key() -> None:
         assert read(path).name == path.stem
 
 
-def test_machines_and_networks_are_read(tmp_path: Path) -> None:
+def test_machines_and_networks_are_read(tmp_path):
     file = read(write(tmp_path, MORE))
     sut, generator = file.machines["sut"], file.machines["generator"]
     assert (sut.ssh, sut.user, sut.port, sut.sudo) == ("sut.example", "admin", 2222, True)
@@ -109,9 +105,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), MISTAKES)
-def test_every_mistake_names_file_key_and_remedy(
-    tmp_path: Path, old: str, new: str, expected: str
-) -> None:
+def test_every_mistake_names_file_key_and_remedy(tmp_path, old, new, expected):
     path = write(tmp_path, MORE.replace(old, new, 1))
     with pytest.raises(UsageError) as caught:
         read(path)
@@ -126,9 +120,7 @@ def test_every_mistake_names_file_key_and_remedy(
 PORT = {"ifname": "eth2", "addr_info": [{"local": "fe80::1"}]}
 
 
-def seen(
-    file: RigFile, role: str, boot_id: str = "a", driver: str = "ixgbe", **changes: Any
-) -> Seen:
+def seen(file, role, boot_id="a", driver="ixgbe", **changes):
     """Return a host that answers as its table says, but for the changes."""
     machine = file.machines[role]
     stable: dict[str, Any] = {
@@ -157,11 +149,11 @@ def seen(
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> RigFile:
+def file(tmp_path):
     return read(write(tmp_path, GOOD))
 
 
-def faults(host: Seen) -> dict[str, Check]:
+def faults(host):
     return {check.title: check for check in checks.check(host) if not check.ok}
 
 
@@ -188,9 +180,7 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("title", "changes", "fault", "remedy"), FAULTS)
-def test_a_fault_of_a_host_has_a_remedy(
-    file: RigFile, title: str, changes: dict[str, Any], fault: str, remedy: str
-) -> None:
+def test_a_fault_of_a_host_has_a_remedy(file, title, changes, fault, remedy):
     assert not faults(seen(file, "sut"))
     found = faults(seen(file, "sut", **changes))
     check = found[title]
@@ -200,12 +190,12 @@ def test_a_fault_of_a_host_has_a_remedy(
     assert [name for name in found if found[name].needed] == [title] * (not is_note)
 
 
-def missing(file: RigFile, **changes: Any) -> dict[str, str]:
+def missing(file, **changes):
     hosts = {role: seen(file, role) for role in file.machines}
     return machines.missing(file, hosts | {"sut": seen(file, "sut", "b", **changes)})
 
 
-def test_separate_machines_with_real_interfaces_lack_little(tmp_path: Path, file: RigFile) -> None:
+def test_separate_machines_with_real_interfaces_lack_little(tmp_path, file):
     absent = {f"network:{name}" for name in NAMES}
     assert set(missing(file)) - absent == {"clean-host", "collector", "peer"}
     assert set(missing(read(write(tmp_path, MORE)))) == {"clean-host", "network:weave"}
@@ -228,13 +218,11 @@ def test_separate_machines_with_real_interfaces_lack_little(tmp_path: Path, file
         ("shared_machine = true\n" + GOOD, {}, "separate-machines", "share CPUs, caches and"),
     ],
 )
-def test_a_missing_capability_has_its_reason(
-    tmp_path: Path, text: str, changes: dict[str, Any], capability: str, why: str
-) -> None:
+def test_a_missing_capability_has_its_reason(tmp_path, text, changes, capability, why):
     assert why in missing(read(write(tmp_path, text)), **changes)[capability]
 
 
-def test_the_two_ends_have_kernels_of_their_own(file: RigFile) -> None:
+def test_the_two_ends_have_kernels_of_their_own(file):
     hosts = {"generator": seen(file, "generator"), "sut": seen(file, "sut", "b")}
     assert machines.kernels(hosts).ok
     one = machines.kernels(hosts | {"sut": seen(file, "sut")})
@@ -244,7 +232,7 @@ def test_the_two_ends_have_kernels_of_their_own(file: RigFile) -> None:
 # Hosts that are asked.
 
 
-def test_this_machine_is_checked_as_a_host() -> None:
+def test_this_machine_is_checked_as_a_host():
     links = LocalHost().run("ip", "-br", "link").stdout
     found = checks.look(None, "", LocalHost())
     titles = {check.title for check in checks.check(found)}
@@ -255,7 +243,7 @@ def test_this_machine_is_checked_as_a_host() -> None:
     assert LocalHost().run("ip", "-br", "link").stdout == links
 
 
-def test_hosts_that_cannot_be_reached_are_all_listed(tmp_path: Path) -> None:
+def test_hosts_that_cannot_be_reached_are_all_listed(tmp_path):
     # The discard port of loopback, where nothing listens.
     closed = 'ssh = "127.0.0.1"\nport = 9\n'
     text = GOOD.replace('ssh = "gen.example"\n', closed).replace('ssh = "sut.example"\n', closed)

@@ -1,11 +1,7 @@
 """Rules of every rig: where placements go, what is infeasible, how one is opened and closed."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,18 +15,18 @@ from labkit.rig import KINDS, Rig, networks, opener, virtual
 from labkit.rig.checks import Check
 
 
-def make_rig(**changes: Any) -> Rig:
+def make_rig(**changes):
     """Return a rig without hosts, for rules that need none."""
     values: dict[str, Any] = {"name": "x", "kind": "inventory", "targets": {}}
     values |= {"cpu_map": {}, "shared_kernel": True}
     return Rig(**values | changes)
 
 
-def target(engine: str | None = "unix:///run/engine.sock") -> Target:
+def target(engine="unix:///run/engine.sock"):
     return Target(LocalHost("peer"), "198.18.0.5", engine=engine)
 
 
-def test_a_placement_goes_to_the_sut_or_to_the_named_host() -> None:
+def test_a_placement_goes_to_the_sut_or_to_the_named_host():
     sut, peer, without = target(), target(), target(engine=None)
     rig = make_rig(targets={"sut": sut, "peer": peer})
     assert rig.target(docker("nat")) is sut
@@ -50,9 +46,7 @@ def test_a_placement_goes_to_the_sut_or_to_the_named_host() -> None:
         ({"peer": target()}, {"rules": "no rules anywhere"}, "no rules anywhere"),
     ],
 )
-def test_an_impossible_target_has_its_reason(
-    targets: dict[str, Target], missing: dict[str, str], why: str
-) -> None:
+def test_an_impossible_target_has_its_reason(targets, missing, why):
     with pytest.raises(RigError, match=why):
         make_rig(targets=targets, missing=missing).target(docker("nat"), at="peer")
 
@@ -70,7 +64,7 @@ LACKING = {
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_a_missing_capability_makes_placements_infeasible(lacking: str) -> None:
+def test_a_missing_capability_makes_placements_infeasible(lacking):
     placements = [bare(level) for level in ("clean", "rules", "chroot", "cgroup")]
     placements += [docker(network) for network in ("host", "bridge", "nat", "macvlan")]
     placements += [container("lxc", network) for network in ("bridge", "nat")]
@@ -80,7 +74,7 @@ def test_a_missing_capability_makes_placements_infeasible(lacking: str) -> None:
     assert not [p for p in placements if make_rig().infeasible(p)]
 
 
-def test_a_placement_has_its_storage_or_the_reason_why_not() -> None:
+def test_a_placement_has_its_storage_or_the_reason_why_not():
     bound = Storage("bind", "overlay2", "ext4")
     sut = Target(LocalHost(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
     rig = make_rig(targets={"sut": sut}, missing={"storage:aufs": "no aufs"})
@@ -101,14 +95,12 @@ def test_a_placement_has_its_storage_or_the_reason_why_not() -> None:
         *((f"virtual:{rate}", {}, "invalid rate") for rate in ("", "0gbit", "1.5gbit", "1Gbit")),
     ],
 )
-def test_what_is_unknown_is_an_error_before_anything_is_made(
-    spec: str, added: dict[str, Any], what: str
-) -> None:
+def test_what_is_unknown_is_an_error_before_anything_is_made(spec, added, what):
     with pytest.raises(UsageError, match=what), Rig.open(spec, **added):
         pass
 
 
-def test_auto_is_the_virtual_rig_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_virtual_rig_or_an_error(monkeypatch):
     """Only for a fault that nothing can be measured with."""
     note, fault = (Check("c", "none", False, "no sshd", "apt", needed) for needed in (False, True))
     monkeypatch.setattr(virtual, "check_machine", lambda: [note])
@@ -120,13 +112,11 @@ def test_auto_is_the_virtual_rig_or_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("attached", [False, True])
-def test_ctrl_c_is_reported_once_the_rig_is_down(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, attached: bool
-) -> None:
+def test_ctrl_c_is_reported_once_the_rig_is_down(monkeypatch, tmp_path, attached):
     closed: list[bool] = []
 
     @contextmanager
-    def opened(spec: str, added: Any) -> Iterator[Rig]:
+    def opened(spec, added):
         if not attached:
             raise KeyboardInterrupt
         try:
@@ -142,9 +132,7 @@ def test_ctrl_c_is_reported_once_the_rig_is_down(
 
 
 @pytest.mark.parametrize("engine", [None, {"components": {"Engine": "1", "runc": "1"}}])
-def test_a_rig_whose_engine_or_containerd_does_not_answer_has_no_facts(
-    monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any] | None
-) -> None:
+def test_a_rig_whose_engine_or_containerd_does_not_answer_has_no_facts(monkeypatch, engine):
     rig = make_rig(targets={"sut": target()})
     answers = {"stable": {"engine": engine}}
     monkeypatch.setattr(LocalHost, "call", lambda host, function, **options: answers)
@@ -155,9 +143,7 @@ def test_a_rig_whose_engine_or_containerd_does_not_answer_has_no_facts(
 # The virtual rig, and the dry one.
 
 
-def test_the_ends_are_on_different_cores_of_the_cpus_that_a_container_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_ends_are_on_different_cores_of_the_cpus_that_a_container_has(monkeypatch):
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     cores = {topology.format(cpu): "0-3" if cpu < 4 else "4-7" for cpu in range(8)}
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {1, 2, 6, 7})
@@ -166,7 +152,7 @@ def test_the_ends_are_on_different_cores_of_the_cpus_that_a_container_has(
     assert cpus["all"] == "1-2,6-7"
 
 
-def test_a_release_of_docker_is_a_host_of_its_own() -> None:
+def test_a_release_of_docker_is_a_host_of_its_own():
     bridge = networks.VIRTUAL["bridge"]
     own = [networks.of_host(bridge, role) for role in ("sut", *RELEASES)]
     places = [int(ip_address(one)) for row in own for one in (row.gateway, row.address(20))]
@@ -178,9 +164,7 @@ def test_a_release_of_docker_is_a_host_of_its_own() -> None:
         assert rig.cpus("sid", "split") == rig.cpus("sut", "split")
 
 
-def test_a_dry_rig_shows_the_plan_and_measures_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_rig_shows_the_plan_and_measures_nothing(tmp_path, capsys):
     placements = [bare("clean"), docker("nat"), docker("overlay")]
     hosts = treatments.SecondHost(1, 2, at=2, images=["net"])
     factors = {"placement": placements, "hosts": hosts}

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ CAPTURED = Path(__file__).parents[2] / "captured"
 ADDRESS = "198.18.0.3"
 
 
-def read(name: str) -> str:
+def read(name):
     return (CAPTURED / name).read_text() if name else ""
 
 
@@ -42,10 +42,10 @@ class Recording(NamedTuple):
     output: str
     log: str = ""
 
-    def texts(self) -> tuple[str, str]:
+    def texts(self):
         return read(self.output), read(self.log)
 
-    def measurement(self) -> Measurement:
+    def measurement(self):
         return self.parse(*self.texts())
 
 
@@ -120,7 +120,7 @@ RECORDINGS = {
 }
 
 
-def shown(recording: Recording) -> str:
+def shown(recording):
     """Return what is read of a recording, in a line."""
     found = recording.measurement()
     samples = {
@@ -131,16 +131,14 @@ def shown(recording: Recording) -> str:
     return str((metrics, samples, found.messages, found.flags, dict(found.mechanisms)))
 
 
-def as_run(stdout: str, files: str, seconds: float = 1.0, cpu_s: float = 0.0) -> str:
+def as_run(stdout, files, seconds=1.0, cpu_s=0.0):
     """Return what labkit's program prints of a tool that was run once, on one CPU."""
     found = {"stdout": stdout, "files": files, "cpu_ns": cpu_s * 1e9}
     found |= {"start_ns": 5, "end_ns": 5 + seconds * 1e9}
     return json.dumps({"cpus": 1, "runs": [found]})
 
 
-def ran(
-    argv: Sequence[str], python: str = sys.executable, **changes: object
-) -> subprocess.CompletedProcess[str]:
+def ran(argv, python=sys.executable, **changes):
     """Run the command of one of labkit's own programs, some of whose options are others."""
     options = json.dumps(json.loads(argv[4]) | changes)
     command = [python, *argv[1:4], options, *argv[5:]]
@@ -148,7 +146,7 @@ def ran(
 
 
 @contextmanager
-def serving(argv: Sequence[str], port: int) -> Iterator[None]:
+def serving(argv, port):
     """Run a server on loopback; one of labkit's own is told the port."""
     changed = [part.replace('"port": 9090', f'"port": {port}') for part in argv]
     process = subprocess.Popen(changed)
@@ -167,7 +165,7 @@ def serving(argv: Sequence[str], port: int) -> Iterator[None]:
 PAPERS = {"memcached": "memtier_benchmark", "nginx": "wrk2"}
 
 
-def commands() -> dict[str, str]:
+def commands():
     """Return one client or server of each kind by its name, a line each."""
     found: dict[str, Client | Workload] = {
         "thrift server": thrift_rpc.server(),

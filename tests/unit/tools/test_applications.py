@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +9,11 @@ from recordings import ADDRESS, RECORDINGS, as_run, read
 
 from labkit.errors import ToolOutput
 from labkit.tools import APPLICATIONS, iperf3, nginx, pgbench, with_tools
-from labkit.tools.base import Measurement
 
 PAPERS = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
 
 
-def test_datagrams_that_were_on_their_way_at_the_end_are_no_contradiction() -> None:
+def test_datagrams_that_were_on_their_way_at_the_end_are_no_contradiction():
     """As an overloaded receiver had them: its count ends before the last that were sent."""
     report = json.loads(read("iperf3-udp-lossy.json"))
     end, size = report["end"], 16_000
@@ -26,7 +24,7 @@ def test_datagrams_that_were_on_their_way_at_the_end_are_no_contradiction() -> N
     assert iperf3.parse(json.dumps(report)).metrics["loss"] == pytest.approx(0.7035)
 
 
-def test_an_application_names_its_flags() -> None:
+def test_an_application_names_its_flags():
     load = APPLICATIONS["nginx 1 KB"].client(ADDRESS, seconds=1, rate=100, connections=10)
     found = load.parse(read("h2load-404-run.json"), "")
     # The rate is reached and no request fails, but pages of 153 bytes are no throughput.
@@ -34,13 +32,13 @@ def test_an_application_names_its_flags() -> None:
     assert found.flags == ("nginx 1 KB: 100 of 100 answers were not the file",)
 
 
-def requests(*rows: str, **options: Any) -> Measurement:
+def requests(*rows, **options):
     given = {"rate": 1000, "seconds": 1, "connections": 1, "warmup": 0, "size": 1} | options
     log = "".join(f"{row}\n" for row in rows)
     return nginx.parse_h2load("starting benchmark...", log.replace(" ", "\t"), **given)
 
 
-def test_a_request_is_late_by_the_rate() -> None:
+def test_a_request_is_late_by_the_rate():
     found = requests("0 200 10", "1000 200 10", "5000 200 2000", "7000 200 10")
     assert found.samples["late_ns"].tolist() == [0, 0, 3_000_000, 4_000_000]
     metrics = found.metrics
@@ -51,7 +49,7 @@ def test_a_request_is_late_by_the_rate() -> None:
     assert not len(waiting.samples["latency_ns"]) and "latency_ns_mean" not in waiting.metrics
 
 
-def test_a_step_of_the_wall_clock_is_an_error_and_a_pause_is_not() -> None:
+def test_a_step_of_the_wall_clock_is_an_error_and_a_pause_is_not():
     # After 0.1 s nothing is sent for 20 ms, and then what was due meanwhile.
     starts = [120_000 if 100 <= n < 120 else n * 1000 for n in range(1000)]
     found = requests(*(f"{start} 200 300" for start in starts), connections=10)
@@ -62,7 +60,7 @@ def test_a_step_of_the_wall_clock_is_an_error_and_a_pause_is_not() -> None:
             requests(*rows, connections=10)
 
 
-def test_failed_transactions_have_no_latency_and_are_flagged() -> None:
+def test_failed_transactions_have_no_latency_and_are_flagged():
     text, log = read("pgbench.txt"), read("pgbench.log")
     failed = text.replace("failed transactions: 0 (", "failed transactions: 2 (")
     rest = "5 3 failed 0 1795223951 5 7\n6 3 failed 0 1795223951 5 7\n"
@@ -72,8 +70,8 @@ def test_failed_transactions_have_no_latency_and_are_flagged() -> None:
     assert len(found.samples["latency_ns"]) == log.count("\n")
 
 
-def test_the_end_of_pgbench_in_which_connections_close_is_left_out() -> None:
-    def closing(transactions: int, seconds: float = math.inf) -> Measurement:
+def test_the_end_of_pgbench_in_which_connections_close_is_left_out():
+    def closing(transactions, seconds=math.inf):
         due = range(0, 10_000 * transactions, 10_000)
         took = [2_000 if start < 2_300_000 else 400_000 for start in due]
         rows = enumerate(zip(due, took, strict=True))
@@ -102,9 +100,7 @@ def test_the_end_of_pgbench_in_which_connections_close_is_left_out() -> None:
         ("memcached text", ("memtier-memcache_text.txt", "memtier-memcache_text.json"), 4, 2.97, 1),
     ],
 )
-def test_a_load_that_has_no_cpu_time_left_is_flagged(
-    name: str, files: tuple[str, str], elapsed: float, cpu: float, expected: float
-) -> None:
+def test_a_load_that_has_no_cpu_time_left_is_flagged(name, files, elapsed, cpu, expected):
     text = as_run(read(files[0]), read(files[1]), elapsed, cpu)
     measured = PAPERS[name].client(ADDRESS, seconds=3 if files[1] else 5).parse(text, "")
     assert measured.metrics["tool_cpu"] == pytest.approx(expected, abs=0.011)

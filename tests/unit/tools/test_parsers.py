@@ -1,7 +1,6 @@
 """All parsers on recorded output that is cut off, damaged, or says something else."""
 
 import re
-from typing import Any
 
 import pytest
 from damaged import damaged, survives
@@ -18,7 +17,7 @@ INTEGERS = {"sfnt_pingpong", "sockperf", "thrift_rpc", "memtier"}
 
 @pytest.mark.parametrize("name", RECORDINGS)
 @given(data=st.data())
-def test_output_cut_anywhere_gives_the_same_or_an_error(name: str, data: Any) -> None:
+def test_output_cut_anywhere_gives_the_same_or_an_error(name, data):
     recording = RECORDINGS[name]
     texts, whole = list(recording.texts()), recording.measurement()
     which = data.draw(st.integers(0, 1 if recording.log else 0))
@@ -36,7 +35,7 @@ def test_output_cut_anywhere_gives_the_same_or_an_error(name: str, data: Any) ->
 
 @pytest.mark.parametrize("name", RECORDINGS)
 @given(data=st.data())
-def test_damaged_output_gives_a_measurement_or_an_error(name: str, data: Any) -> None:
+def test_damaged_output_gives_a_measurement_or_an_error(name, data):
     texts = list(RECORDINGS[name].texts())
     for which in data.draw(st.sampled_from([(0,), (1,), (0, 1)] if texts[1] else [(0,)])):
         texts[which] = data.draw(damaged(texts[which]))
@@ -44,7 +43,7 @@ def test_damaged_output_gives_a_measurement_or_an_error(name: str, data: Any) ->
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_other_output_is_an_error_that_shows_it(name: str) -> None:
+def test_other_output_is_an_error_that_shows_it(name):
     output, log = RECORDINGS[name].texts()
     for text in ("", "Terminated\n", "{}\n", "[1]\n", "1,5\n", "null"):
         for other in ("", log):
@@ -73,9 +72,7 @@ def test_other_output_is_an_error_that_shows_it(name: str) -> None:
         ("bonnie", "1.98,", "1.97,", r"format 1\.97"),
     ],
 )
-def test_output_that_contradicts_itself_is_an_error(
-    name: str, old: str, new: str, words: str
-) -> None:
+def test_output_that_contradicts_itself_is_an_error(name, old, new, words):
     texts = [re.sub(old, new, text) for text in RECORDINGS[name].texts()]
     with pytest.raises(ToolOutput, match=words):
         RECORDINGS[name].parse(*texts)
@@ -116,7 +113,7 @@ def test_output_that_contradicts_itself_is_an_error(
         ("wrk2, cases", "wrk2-u-latency", "ValueError"),
     ],
 )
-def test_a_failure_or_a_case_is_an_error_with_its_reason(name: str, path: str, words: str) -> None:
+def test_a_failure_or_a_case_is_an_error_with_its_reason(name, path, words):
     paths = [*(CAPTURED / "cases" / path).glob("*")] or [CAPTURED / path]
     texts = [path.read_text() for path in sorted(paths, key=lambda path: path.stem != "out")]
     with pytest.raises(ToolOutput, match=words):
@@ -131,13 +128,13 @@ def test_a_failure_or_a_case_is_an_error_with_its_reason(name: str, path: str, w
         ("sockperf", "dropped messages = 0", "dropped messages = 7", "lossy: 7 dropped, 0 dup"),
     ],
 )
-def test_losses_that_a_tool_reports_are_flagged(name: str, old: str, new: str, flag: str) -> None:
+def test_losses_that_a_tool_reports_are_flagged(name, old, new, flag):
     output, log = RECORDINGS[name].texts()
     (found,) = RECORDINGS[name].parse(output.replace(old, new, 1), log).flags
     assert found.startswith(flag)
 
 
-def test_rows_are_integers_in_complete_lines_and_json_has_a_key_once() -> None:
+def test_rows_are_integers_in_complete_lines_and_json_has_a_key_once():
     for wrong in ("", "1 2", "1 2\n3\n", "1 2\n3 4 5\n", "1 2.5\n", "1 \n", "1 2\n\n"):
         with pytest.raises(ToolOutput, match="a tool"), reading("a tool", wrong):
             rows(wrong, 2, " ")
@@ -147,6 +144,6 @@ def test_rows_are_integers_in_complete_lines_and_json_has_a_key_once() -> None:
             json_in(wrong)
 
 
-def test_a_load_that_falls_short_is_flagged() -> None:
+def test_a_load_that_falls_short_is_flagged():
     assert shortfall(99, 100) == shortfall(95, 100, chance=5) == flag("no", 0) == ()
     assert shortfall(93, 100, chance=5) == ("rate not reached: 93.0 of 100.0 per second",)

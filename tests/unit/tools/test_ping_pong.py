@@ -2,7 +2,6 @@
 
 import struct
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from labkit.tools.ping_pong import sfnt_pingpong
 TEXT, LOG = read("sockperf-block.txt"), read("sockperf-block.log")
 
 
-def test_sockperf_keeps_the_first_messages_and_flags_pauses() -> None:
+def test_sockperf_keeps_the_first_messages_and_flags_pauses():
     assert len(sockperf.parse(TEXT, LOG, messages=5).samples["rtt_ns"]) == 5
     assert sockperf.parse(TEXT, LOG, messages=50).flags == ("short: 19 of 50 messages",)
     times = [10.0 + 0.0001 * n + (1.5 if n > 700 else 0.0) for n in range(1000)]
@@ -33,9 +32,7 @@ def test_sockperf_keeps_the_first_messages_and_flags_pauses() -> None:
     ("want", "rows"),
     [(5, [3, 7, 11, 15, 18]), (10, [1, 3, 5, 7, 9, 11, 13, 15, 17, 18]), (30, [*range(19)])],
 )
-def test_the_rows_that_are_kept_are_spread_evenly_over_the_window(
-    tmp_path: Any, want: int, rows: list[int]
-) -> None:
+def test_the_rows_that_are_kept_are_spread_evenly_over_the_window(tmp_path, want, rows):
     path = tmp_path / "log"
     assert thinned(str(path), want) == ""
     path.write_text(LOG)
@@ -45,7 +42,7 @@ def test_the_rows_that_are_kept_are_spread_evenly_over_the_window(
     assert len(sockperf.parse(TEXT, text, messages=want).samples["rtt_ns"]) == len(rows)
 
 
-def test_sfnt_s_file_must_agree_with_its_summary() -> None:
+def test_sfnt_s_file_must_agree_with_its_summary():
     for size, words in ((64, "raw file holds 5,000 values"), (128, "ValueError")):
         with pytest.raises(ToolOutput, match=words):
             text = read("sfnt-tcp-two-sizes.txt")
@@ -55,12 +52,12 @@ def test_sfnt_s_file_must_agree_with_its_summary() -> None:
 Packets = list[tuple[int, bytes]]
 
 
-def answer(number: int) -> bytes:
+def answer(number):
     payload = struct.pack(">QHI", number, 0, 14)
     return ethernet(ipv4(udp(payload, sport=11_111, dport=40_000), src=SERVER, dst="198.18.0.1"))
 
 
-def with_capture(rtt: Any, packets: Packets, dropped: int = 0, tool: str = "") -> Measurement:
+def with_capture(rtt, packets, dropped=0, tool=""):
     """Return a measurement of some round trips, and what was captured meanwhile."""
     summary = f"{len(packets)} packets captured\n{dropped} packets dropped by kernel\n"
     captured = SimpleNamespace(packets=pcap(sorted(packets)), summary=summary)
@@ -71,7 +68,7 @@ def with_capture(rtt: Any, packets: Packets, dropped: int = 0, tool: str = "") -
     return ping_pong.with_residence_times(measured, captured, **about)
 
 
-def test_residence_times_are_added_to_the_round_trips() -> None:
+def test_residence_times_are_added_to_the_round_trips():
     packets = []
     for number in range(1, 101):
         at = 10_000_000 * number
@@ -86,7 +83,7 @@ def test_residence_times_are_added_to_the_round_trips() -> None:
     assert added.metrics == {"dropped": 0.0, **counts} and added.flags[1].startswith("lost:")
 
 
-def test_packets_and_round_trips_that_are_missing_are_flagged() -> None:
+def test_packets_and_round_trips_that_are_missing_are_flagged():
     packets = [(0, message(8)), (9, answer(8)), (600_000_000, message(9)), (600_000_009, answer(9))]
     for at, packet in [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]:
         packets.append((500_000_000 + at, packet))
@@ -117,9 +114,7 @@ def test_packets_and_round_trips_that_are_missing_are_flagged() -> None:
         ("sockperf", "spin", docker("overlay"), "no end of the network overlay"),
     ],
 )
-def test_an_infeasible_placement_has_a_reason(
-    tool: str, wait: str, placement: Any, why: str | None, monkeypatch: Any, tmp_path: Any
-) -> None:
+def test_an_infeasible_placement_has_a_reason(tool, wait, placement, why, monkeypatch, tmp_path):
     monkeypatch.setattr(base, "project", lambda path: tmp_path)
     reason = ping_pong.infeasible(tool, wait, placement)
     assert reason is None if why is None else why in (reason or "")

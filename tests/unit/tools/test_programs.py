@@ -7,7 +7,6 @@ import shutil
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from recordings import ran, read, serving
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
 from labkit.tools import base, datagrams, file_operations, memcached, thrift_rpc
-from labkit.tools.base import PYTHON, Client, Measurement
+from labkit.tools.base import PYTHON
 
 
-def measured(client: Client, **changes: Any) -> Measurement:
+def measured(client, **changes):
     return client.parse(ran(client.argv, **changes).stdout, "")
 
 
-def test_each_operation_does_what_it_says_and_leaves_nothing(tmp_path: Path) -> None:
+def test_each_operation_does_what_it_says_and_leaves_nothing(tmp_path):
     path = tmp_path / "written"
     for flush in file_operations.FLUSHES:
         client = file_operations.write(size_b=3000, count=7, flush=flush)
@@ -42,16 +41,14 @@ def test_each_operation_does_what_it_says_and_leaves_nothing(tmp_path: Path) -> 
     assert failed.returncode != 0 and not failed.stdout and "ls -R" in failed.stderr
 
 
-def program(name: str) -> dict[str, Any]:
+def program(name):
     """Return what one of labkit's programs defines."""
     defined: dict[str, Any] = {}
     exec((Path(base.__file__).with_name("programs") / f"{name}.py").read_text(), defined)
     return defined
 
 
-def test_dirty_pages_are_written_and_ls_is_loaded_before_a_cold_listing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dirty_pages_are_written_and_ls_is_loaded_before_a_cold_listing(monkeypatch):
     options = json.loads(file_operations.traverse("/data/tree", files=9).argv[4])
     defined, calls = program("file_operations"), list[str]()
     monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
@@ -67,7 +64,7 @@ PORT, THRIFT_PORT = 21_211, 29_090
 
 @pytest.mark.skipif(not shutil.which("memcached"), reason="memcached is not installed")
 @pytest.mark.parametrize("protocol", ["text", "binary"])
-def test_every_operation_is_counted_and_timed(protocol: str) -> None:
+def test_every_operation_is_counted_and_timed(protocol):
     options = {"threads": 2, "connections": 3, "keys": 40}
     client = memcached.load("127.0.0.1", protocol=protocol, seconds=0.2, **options)
     with serving(f"memcached -u nobody -l 127.0.0.1 -p {PORT} -U 0".split(), PORT):
@@ -84,7 +81,7 @@ def test_every_operation_is_counted_and_timed(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["text", "binary"])
-def test_only_the_whole_right_answer_is_accepted(protocol: str) -> None:
+def test_only_the_whole_right_answer_is_accepted(protocol):
     key, value, defined = b"labkit-7", b"x" * 32, program("memcached_load")
     header = struct.Struct("!BBHBBHIIQ")
     stored, found = b"STORED\r\n", b"VALUE %b 0 32\r\n%b\r\nEND\r\n" % (key, value)
@@ -101,7 +98,7 @@ def test_only_the_whole_right_answer_is_accepted(protocol: str) -> None:
                 defined["check"](wrong, *expected)
 
 
-def test_a_count_ends_when_nothing_arrives_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_ends_when_nothing_arrives_any_more(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     defined = program("datagram_sink")
     # A queue empties slowly, until four counts are equal; or never.
@@ -121,9 +118,7 @@ def test_a_count_ends_when_nothing_arrives_any_more(monkeypatch: pytest.MonkeyPa
         ((9, {"77": 1}), (5, {"77": 2}), None),
     ],
 )
-def test_a_rate_is_the_change_of_one_counter_on_one_clock(
-    first: object, then: object, rate: float | None
-) -> None:
+def test_a_rate_is_the_change_of_one_counter_on_one_clock(first, then, rate):
     text = json.dumps({"looks": [first, then]}) + "\n"
     if rate is not None:
         assert datagrams.parse_watch(text).metrics == {"packets_per_s": rate}
@@ -139,7 +134,7 @@ CLOSED = json.loads(read("thrift-closed.json"))
     ("per_mille", "slices", "flagged"),
     [(1.0, 0, False), (1.02, 0, True), (20.5, 40, False)],  # 1 us each time that it woke up
 )
-def test_the_client_s_own_stalls_are_flagged(per_mille: float, slices: int, flagged: bool) -> None:
+def test_the_client_s_own_stalls_are_flagged(per_mille, slices, flagged):
     samples = {"start_ns": [0], "lateness_ns": [0], "latency_ns": [2_000_000]}
     found = CLOSED | {"samples": samples, "delay_ns": per_mille * 2000, "slices": slices}
     measurement = thrift_rpc.parse(json.dumps(found))
@@ -148,14 +143,14 @@ def test_the_client_s_own_stalls_are_flagged(per_mille: float, slices: int, flag
 
 
 @pytest.fixture
-def thrift() -> Iterator[None]:
+def thrift():
     if not os.access(PYTHON, os.X_OK) or subprocess.run([PYTHON, "-c", "import thrift"]).returncode:
         pytest.skip("python3-thrift is not installed (make setup)")
     with serving(thrift_rpc.server().argv, THRIFT_PORT):
         yield
 
 
-def called(**options: Any) -> Measurement:
+def called(**options):
     client = thrift_rpc.client("127.0.0.1", **options)
     ended = ran(client.argv, python=PYTHON, port=THRIFT_PORT)
     assert ended.stderr == ""
@@ -164,7 +159,7 @@ def called(**options: Any) -> Measurement:
 
 @pytest.mark.usefixtures("thrift")
 @pytest.mark.parametrize("call", ["nothing", "receive", "send"])
-def test_the_service_answers_every_call(call: str) -> None:
+def test_the_service_answers_every_call(call):
     measurement = called(calls=50, pause_us=300, call=call, size=100_000)
     assert len(measurement.samples["latency_ns"]) == 50 and measurement.messages == 550
     answered = measurement.samples["start_ns"] + measurement.samples["latency_ns"]
@@ -173,7 +168,7 @@ def test_the_service_answers_every_call(call: str) -> None:
 
 @pytest.mark.usefixtures("thrift")
 @pytest.mark.parametrize("rate", [1_000, 1_000_000])
-def test_no_call_is_sent_before_it_is_due_and_its_wait_counts(rate: int) -> None:
+def test_no_call_is_sent_before_it_is_due_and_its_wait_counts(rate):
     start, late, latency = called(calls=300, loop="open", rate=rate).samples.values()
     assert (np.diff(start) == 1_000_000_000 // rate).all() and (late >= 0).all()
     # A wait before a call is sent is part of its latency.
@@ -183,7 +178,7 @@ def test_no_call_is_sent_before_it_is_due_and_its_wait_counts(rate: int) -> None
 
 
 @pytest.mark.usefixtures("thrift")
-def test_a_client_without_a_server_fails_and_a_busy_workload_ends_in_time() -> None:
+def test_a_client_without_a_server_fails_and_a_busy_workload_ends_in_time():
     for client, words in (
         (thrift_rpc.client("127.0.0.1", calls=5), "TTransportException: "),
         (memcached.load("127.0.0.1", protocol="text", seconds=1), "ConnectionRefusedError"),

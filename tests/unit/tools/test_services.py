@@ -2,8 +2,6 @@
 
 import json
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,18 +12,18 @@ from recordings import ran
 from labkit.errors import ToolOutput
 from labkit.tools import repeat, services
 from labkit.tools.base import Client, Measurement
-from labkit.tools.repeat import Repeated, combine, side_of
+from labkit.tools.repeat import combine, side_of
 
 Span = tuple[int, int, float]
 
 
-def test_a_number_of_the_services_is_finite_and_positive() -> None:
+def test_a_number_of_the_services_is_finite_and_positive():
     for wrong in ("0", "-1", "nan", "inf", "1,5", "", "x", "1e999"):
         with pytest.raises(ValueError):
             services.positive(wrong)
 
 
-def iterations(*spans: Span, name: str = "rate", cut: Any = (), late: Any = ()) -> Repeated:
+def iterations(*spans, name="rate", cut=(), late=()):
     """Return iterations of (start, end, value); those at the places of `cut` were cut."""
     lines = [
         {"start_ns": start, "end_ns": end, "cut": place in cut, "late": place in late}
@@ -33,7 +31,7 @@ def iterations(*spans: Span, name: str = "rate", cut: Any = (), late: Any = ()) 
         for place, (start, end, value) in enumerate(spans)
     ]
 
-    def read(text: str, log: str) -> Measurement:
+    def read(text, log):
         if text == "nan":
             raise ToolOutput("rubbish")
         return Measurement({}, {name: float(text)}, flags=(text,) * (float(text) > 500))
@@ -41,7 +39,7 @@ def iterations(*spans: Span, name: str = "rate", cut: Any = (), late: Any = ()) 
     return repeat.parse(read, json.dumps({"runs": lines}))
 
 
-def test_iterations_are_read_by_the_tool_and_late_and_cut_ones_are_not_in_the_mean() -> None:
+def test_iterations_are_read_by_the_tool_and_late_and_cut_ones_are_not_in_the_mean():
     found = iterations((0, 1, 502), (1, 2, 504), (2, 3, 600), (3, 4, 0), late=[2, 3], cut=[3])
     assert found.metrics == {"rate": 503} and found.flags == ("502", "504")
     assert found.iterations[["late", "cut"]].sum().tolist() == [2, 1]
@@ -49,21 +47,21 @@ def test_iterations_are_read_by_the_tool_and_late_and_cut_ones_are_not_in_the_me
         iterations((0, 1, float("nan")))
 
 
-def texts(stdout: str, log: str) -> Measurement:
+def texts(stdout, log):
     assert (stdout, log) == ("C\n", "1\n2\n")
     return Measurement({}, {"read": 1.0})
 
 
-def client(script: str) -> Client:
+def client(script):
     return Client(("sh", "-c", script), "198.18.0.3", 1.0, texts)
 
 
-def run(script: str, **options: Any) -> pd.DataFrame:
+def run(script, **options):
     argv = repeat.repeated(client(script), **options).argv
     return pd.DataFrame(json.loads(ran(argv).stdout)["runs"])
 
 
-def test_the_program_runs_so_often_in_the_locale_c_and_stops_at_a_failure(tmp_path: Path) -> None:
+def test_the_program_runs_so_often_in_the_locale_c_and_stops_at_a_failure(tmp_path):
     before = tmp_path / "before"
     writes = "echo $LC_ALL; echo said >&2; echo 1 >a; echo 2 >b; mkdir c; "
     found = run(writes, seconds=60, grace=0, at_most=2)
@@ -78,7 +76,7 @@ def test_the_program_runs_so_often_in_the_locale_c_and_stops_at_a_failure(tmp_pa
         assert ended.returncode == 1 and not ended.stdout and words in ended.stderr
 
 
-def test_an_iteration_is_late_by_its_start_and_killed_after_the_grace_time() -> None:
+def test_an_iteration_is_late_by_its_start_and_killed_after_the_grace_time():
     found = run("sleep 60 & wait", seconds=0.1, grace=0.2)
     assert found[["cut", "late"]].to_numpy().tolist() == [[True, False]]
     assert found["end_ns"][0] - found["start_ns"][0] > 0.25e9
@@ -86,7 +84,7 @@ def test_an_iteration_is_late_by_its_start_and_killed_after_the_grace_time() -> 
     assert found["late"].is_monotonic_increasing and found["late"].nunique() == 2
 
 
-def test_only_iterations_with_the_neighbour_all_the_time_count() -> None:
+def test_only_iterations_with_the_neighbour_all_the_time_count():
     one = iterations((0, 100, 5), (100, 200, 7), (200, 300, 9), (300, 350, 0), cut=[3])
     found = side_of("linpack", one, iterations((80, 190, 1), (192, 320, 1)))
     # The second has 98 of its 100; the first 20; the third all; the fourth was cut.
@@ -108,9 +106,7 @@ def test_only_iterations_with_the_neighbour_all_the_time_count() -> None:
         (iterations((0, 90, 0), cut=[0]), iterations((0, 90, 1)), None, (0, 0, 1)),
     ],
 )
-def test_a_neighbour_counts_while_it_ran_also_cut_or_late(
-    one: Repeated, other: Repeated | None, rate: float | None, counts: tuple[int, int, int]
-) -> None:
+def test_a_neighbour_counts_while_it_ran_also_cut_or_late(one, other, rate, counts):
     found = side_of("stream", one, other)
     assert found.metrics.get("rate") == rate and bool(found.flags) == (rate is None)
     names = ("iterations", "iterations_partly", "iterations_cut")
@@ -118,9 +114,7 @@ def test_a_neighbour_counts_while_it_ran_also_cut_or_late(
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 1000))
-def test_iterations_count_by_their_start_and_not_by_their_duration(
-    lengths: list[int], window: int
-) -> None:
+def test_iterations_count_by_their_start_and_not_by_their_duration(lengths, window):
     starts = [sum(lengths[:n]) for n in range(len(lengths) + 1)]
     late = [place for place, start in enumerate(starts) if start >= window]
     spans = [(a, b, b - a) for a, b in pairwise(starts)]
@@ -131,7 +125,7 @@ def test_iterations_count_by_their_start_and_not_by_their_duration(
     assert found.metrics["rate"] == pytest.approx(sum(began) / len(began))
 
 
-def test_one_service_two_that_differ_and_two_of_a_kind_are_rows() -> None:
+def test_one_service_two_that_differ_and_two_of_a_kind_are_rows():
     found = combine([("linpack", iterations((0, 10, 4), (10, 20, 6), (20, 25, 0), cut=[2]))])
     numbers = {"iterations": 2, "iterations_partly": 0, "iterations_cut": 1}
     assert found.metrics == {"rate": 5} | numbers and found.also == () and found.messages == 2

@@ -21,7 +21,7 @@ POSITIONS = {"start_ns", "end_ns", "set"}
 
 
 @pytest.mark.parametrize("file", GOLDEN)
-def test_commands_and_values_have_not_changed(file: str) -> None:
+def test_commands_and_values_have_not_changed(file):
     """After an intended change: python tests/unit/tools/test_tools.py."""
     expected = json.loads(Path(__file__).with_name(file).read_text())
     for name, text in GOLDEN[file]().items():
@@ -30,20 +30,20 @@ def test_commands_and_values_have_not_changed(file: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_column_has_a_unit(name: str) -> None:
+def test_every_column_has_a_unit(name):
     measurement = ALL[name].measurement()
     measured = {*measurement.metrics, *measurement.samples, *measurement.mechanisms} - POSITIONS
     assert [one for one in measured if column(one).kind == "other"] == []
     assert all(one.dtype == "int64" for one in measurement.samples.values())
 
 
-def prints(text: str, status: int = 0) -> Any:
+def prints(text, status=0):
     """Return a host on which every program prints the same, or (127) is not found."""
     result = SimpleNamespace(stdout=text, stderr="", status=status)
     return SimpleNamespace(name="here", run=lambda *argv, check: result)
 
 
-def test_a_tool_that_is_not_installed_is_missed_and_debian_s_wrk_is_not_wrk2() -> None:
+def test_a_tool_that_is_not_installed_is_missed_and_debian_s_wrk_is_not_wrk2():
     wrk = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\nUsage: wrk\n  -c\n"
     for answer in (prints("not found", 127), prints("something else", 1), prints(wrk)):
         with pytest.raises(LabkitError, match="wrk2 is not installed") as caught:
@@ -53,7 +53,7 @@ def test_a_tool_that_is_not_installed_is_missed_and_debian_s_wrk_is_not_wrk2() -
     assert nginx.probe_wrk2(prints(usage)) == "4.0.0"
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_what_cannot_be_meant_is_refused():
     with pytest.raises(UsageError, match="unknown way to wait 'spinn'") as caught:
         sockperf.ping_pong(ADDRESS, messages=1, size=64, wait="spinn")
     assert "did you mean 'spin'" in str(caught.value)
@@ -69,9 +69,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
             thrift_rpc.client(ADDRESS, calls=50, **options)
 
 
-def test_the_first_tool_that_images_have_is_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_first_tool_that_images_have_is_taken(monkeypatch, tmp_path):
     (tmp_path / "wrk2").touch(mode=0o755)
     monkeypatch.setattr(base, "project", lambda path: tmp_path)
     found = with_tools({"memcached": "memtier_benchmark or labkit", "nginx": "wrk2 or h2load"})
