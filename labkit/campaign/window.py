@@ -284,7 +284,8 @@ def mechanisms(kernel: Kernel, messages: int) -> dict[str, float]:
 
 def used(kernel: Kernel) -> dict[str, float]:
     """Return what placements of a host used and lost, by columns that begin with their names."""
-    before, after = ({"": one, **one.get("beside", {})} for one in (kernel.before, kernel.after))
+    before = {"": kernel.before, **kernel.before.get("beside", {})}
+    after = {"": kernel.after, **kernel.after.get("beside", {})}
     elapsed, found = kernel.after["clock_ns"] - kernel.before["clock_ns"], dict[str, float]()
     for name, last in after.items():
         prefix, changed = f"{name}_" if name else "", change(before[name], last)

@@ -443,7 +443,7 @@ def _nearest(place: str) -> Path:
 # The window: snapshots of counters, and between them the loads. What a kernel does not count is
 # left out, and is not 0.
 
-#: Counters of a network, of tables with a line of names and a line of values by turns.
+#: Counters of a placement's network.
 NAMESPACE = ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens")
 BUSY_POLLING = "TcpExt.BusyPollRxPackets"
 SOFTIRQS = ("NET_RX", "NET_TX", "TIMER", "SCHED")
@@ -499,14 +499,15 @@ TRIPS, CHUNKS, OWN = 50, 20, 400
 #: Words of memory that both ends share. A global, as it was for the timings that the thresholds of
 #: `labkit.campaign.treatments` come from: as an argument, it would be read in less time.
 SHARED = memoryview(mmap.mmap(-1, 4096)).cast("q")
-#: Besides the first, by which ends exchange: the result's in ps and each end's, lines apart.
+#: The ends exchange by the first word. On cache lines of their own are the result in ps, and a word
+#: for each end by which it times its own loop.
 RESULT, ENDS = 192, (64, 128)
 
 
 def cache_line(cpus: list[int]) -> list[float]:
     """Return the time in ns of a cache line from one of two CPUs to the other and back, if any."""
-    # Only AMD's cores share their last-level cache in groups (CCX). In one cache a socket, the time
-    # depends on where two cores are, so that a shared cache cannot be told from none.
+    # Only AMD's cores share their last-level cache in groups (CCX). Elsewhere all cores of a socket
+    # share one, and the time tells how far apart they are in it.
     grouped = re.search("vendor_id.*(AuthenticAMD|HygonGenuine)", read("/proc/cpuinfo"))
     caches = files(f"{CPUS}/cpu{cpus[0]}/cache/index*/shared_cpu_list") if cpus else {}
     if not grouped or not any(cpus[1] in _cpus_of(text) for text in caches.values()):
@@ -598,8 +599,11 @@ def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
     """Take a snapshot before or after the loads, of placements by name, "" for the server."""
     # The machine's counters are read next to the loads, and do not count the snapshot's own work.
     found: dict[str, Any] = {} if before else _machine_counters()
-    counts = {name: placement_counters(pid) for name, pid in places.items()}
-    found.update(counts.pop("", {}), **({"beside": counts} if counts else {}))
+    for name, pid in places.items():
+        if name:
+            found.setdefault("beside", {})[name] = placement_counters(pid)
+        else:
+            found.update(server_counters(pid))
     found.update(_numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
     if (lowest := latency_request()) is not None:
         found["latency_request_us"] = lowest
@@ -624,27 +628,36 @@ def _machine_counters() -> dict[str, Any]:
     return found
 
 
+def _table(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
+    """Return counters of a table that has a line of names and a line of values by turns."""
+    lines, found = _lines(path), dict[str, str]()
+    for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
+        found.update(zip([names[0].replace(":", ".") + name for name in names], values))  # noqa: B905
+    return {name: int(found[name]) for name in wanted if name in found}
+
+
 def placement_counters(pid: int) -> dict[str, Any]:
-    """Return what is counted so far of a placement, its control groups and its network."""
-    words = {"voluntary": "nr_voluntary_switches", "migrations": r"se\.nr_migrations"}
-    found: dict[str, Any] = _numbers(f"/proc/{pid}/sched", **words)
-    if row := _stat(f"/proc/{pid}"):
-        found["last_cpu"] = int(row[36])
+    """Return CPU time, throttling and drops of a placement so far."""
+    found: dict[str, Any] = _table(f"/proc/{pid}/net/snmp", NAMESPACE)
     if ran := files(f"/proc/{pid}/task/*/schedstat"):
         found["ran_ns"] = sum(int(text.split()[0]) for text in ran.values())
     for base, path in _hierarchies(str(pid)).items():
         # Beside version 1, the hierarchy of version 2 counts nothing of its own.
         found.update(group_counters(base + path) if base != f"{GROUPS}/unified" else {})
-    wanted = (*NAMESPACE, BUSY_POLLING)
-    for table in ("snmp", "netstat"):  # a line of names and a line of values by turns
-        lines = _lines(f"/proc/{pid}/net/{table}")
-        for names, values in zip(lines[::2], lines[1::2]):  # noqa: B905 (Python 3.9)
-            counts = {names[0].replace(":", ".") + x: y for x, y in zip(names, values)}  # noqa: B905
-            found.update({name: int(counts[name]) for name in wanted if name in counts})
     # Without a UDP socket, drops are missing and not zero. A row of the table has 13 fields, of
     # which the tenth is the inode, and the last the drops.
     if drops := {row[9]: int(row[12]) for row in _sockets(pid, "udp")}:
         found["sockets"] = drops
+    return found
+
+
+def server_counters(pid: int) -> dict[str, Any]:
+    """Return what is counted of the server alone at which a client aims, and of its network."""
+    words = {"voluntary": "nr_voluntary_switches", "migrations": r"se\.nr_migrations"}
+    found: dict[str, Any] = _numbers(f"/proc/{pid}/sched", **words)
+    if row := _stat(f"/proc/{pid}"):
+        found["last_cpu"] = int(row[36])
+    found.update(_table(f"/proc/{pid}/net/netstat", (BUSY_POLLING,)))
     queues = [[int(x, 16) for x in row] for row in _lines(f"/proc/{pid}/net/softnet_stat")]
     if queues and len(queues[0]) > 12:  # since Linux 5.10
         found["softnet_dropped"] = sum(row[1] for row in queues)
@@ -653,7 +666,7 @@ def placement_counters(pid: int) -> dict[str, Any]:
     if tracked := _lines(f"/proc/{pid}/net/stat/nf_conntrack")[1:]:
         # The row of any CPU has the kernel's number of entries, in hexadecimal.
         found["conntrack_entries"] = int(tracked[0][0], 16)
-    return found
+    return {**found, **placement_counters(pid)}
 
 
 def group_counters(folder: str) -> dict[str, Any]:

@@ -171,12 +171,12 @@ def test_counters_of_a_control_group_have_one_unit(proc):
 def test_packets_and_rps_interrupts_of_each_cpu(proc):
     row = "{:08x} 00000001 00000000 0 0 0 0 0 0 {:08x} 0 0 {:08x} 0 0\n"
     proc["/proc/7/net/softnet_stat"] = row.format(10, 3, 0) + row.format(2, 7, 2)
-    found = agent.placement_counters(7)
+    found = agent.server_counters(7)
     assert found["packets"] == {"cpu0": 10, "cpu2": 2}
     assert (found["rps_ipis"], found["softnet_dropped"]) == (10, 2)
     # Older kernels name no CPU, and the oldest do not count what called it.
     proc["/proc/7/net/softnet_stat"] = "0000000a 00000001 00000000\n"
-    assert not {"packets", "rps_ipis"} & set(agent.placement_counters(7))
+    assert not {"packets", "rps_ipis"} & set(agent.server_counters(7))
 
 
 CPU = {"cpu": [10, 0, 10, 100, 0, 0, 0, 0], "cpu0": [0, 0, 0, 50, 0, 0, 0, 0]}
