@@ -223,9 +223,10 @@ def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
                 number = numbers.pop(future)
                 # A block that was lost with its worker by now is measured again: this waits for it.
                 why = "cancelled" if future.cancelled() else future.exception()
-                deaths[number] += isinstance(why, KilledWorker)
                 # Dask counts a death of a worker against all blocks that wait for it.
-                if isinstance(why, KilledWorker) and deaths[number] < _OPENINGS:
+                killed = isinstance(why, KilledWorker)
+                deaths[number] += killed
+                if killed and deaths[number] < _OPENINGS:
                     numbers[again := send(number)] = number
                     coming.add(again)
                 elif why:

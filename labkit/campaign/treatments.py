@@ -1,7 +1,7 @@
 """Treatments: levels that labkit applies around a trial, and verifies in every window.
 
 A study declares one as a factor, ``"wait": BusyPolling("block", "busy_poll")``, or as a setting,
-``"idle": IdlePolicy("held")``. Any other factor or setting is a value that the protocol reads.
+``"idle": IdlePolicy("held")``. Others only reach the protocol, as values.
 """
 
 from __future__ import annotations

@@ -169,10 +169,8 @@ def _differences(seen: Seen, machine: Machine) -> Iterator[Check]:
     ways = {to: rows[0].get("dev") if rows else None for to, rows in answers["routes"].items()}
     stray = ", ".join(to for to, device in ways.items() if device not in machine.interfaces)
     fault = f"{stray} is not reached by {', '.join(machine.interfaces)}"
-    found, remedy = (
-        ", ".join(sorted(map(str, {*ways.values()}))),
-        f"ip route add {stray} dev {near}",
-    )
+    found = ", ".join(sorted(map(str, {*ways.values()})))
+    remedy = f"ip route add {stray} dev {near}"
     yield Check("routes", found, not stray, fault, remedy, True)
     if machine.socket:
         known = seen.facts["stable"]["engine"]
