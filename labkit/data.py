@@ -21,6 +21,9 @@ from labkit.errors import DatasetError, UsageError, suggestion
 
 #: Version of the files; another one is refused.
 FORMAT = 2
+#: Flags of a trial whose CPU was slow, or whose CPUs shared no cache; stored campaigns have them.
+CPU_SLOW = "the CPU was slow before, between or after the operations"
+CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
 #: Columns of a row before its factors.
 KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
 #: Columns that a table of trials is sorted by.
@@ -54,9 +57,12 @@ class Campaign:
     def factors(self) -> dict[str, list[Any]]:
         """Planned levels by factor: numbers where all levels of a factor are numbers."""
         found = dict(self.plan["factors"])
-        for name, levels in found.items():
+        for name, texts in found.items():
             with contextlib.suppress(ValueError):
-                found[name] = [float(one) if "." in str(one) else int(one) for one in levels]
+                levels = [float(one) if {*".e"} & {*str(one)} else int(one) for one in texts]
+                # A text such as 007 or 1e3 is no number of a study.
+                if [*map(str, levels)] == [*map(str, texts)]:
+                    found[name] = levels
         return found
 
     @property

@@ -24,13 +24,11 @@ from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
 from labkit.analysis.tables import Html, Table
-from labkit.data import Campaign, expand, load, refuse_unknown, select
+from labkit.data import CPU_SLOW, CPUS_APART, Campaign, expand, load, refuse_unknown, select
 from labkit.errors import UsageError
 from labkit.paths import project, relative
 from labkit.units import column as described
 
-#: Flags of a trial with a slow CPU, or with CPUs that share no cache.
-_DISTURBED = "shared no cache|the CPU was slow"
 Names = str | Sequence[str]
 Shown = plots.Figure | Html
 
@@ -173,7 +171,7 @@ class Results:
     @cached_property
     def _tables(self) -> list[BlockTable]:
         """Blocks of all trials, and of those whose CPUs were not disturbed."""
-        calm = self.trials[~self.trials["flags"].str.contains(_DISTURBED)]
+        calm = self.trials[~self.trials["flags"].str.contains(f"{CPU_SLOW}|{CPUS_APART}")]
         return [BlockTable(one, list(self.campaign.factors)) for one in (self.trials, calm)]
 
     def _groups(self, by: Names) -> list[dict[str, Any]]:

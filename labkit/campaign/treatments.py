@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from labkit.data import CPU_SLOW, CPUS_APART
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.agent import BUSY_POLLING, LATENCY
@@ -26,13 +27,12 @@ AS_FOUND, ENDS = "as found", ("sut", "peer")
 #: A CPU is slow if the reference operation takes more than this many times the least that was
 #: read. On an Intel Xeon of 2023, nine of ten readings at full speed were within 1.12 times the
 #: least; where the other thread of the core was in use, opening a file took 1.6 times as long.
-SLOW, CPU_SLOW = 1.25, "the CPU was slow before, between or after the operations"
+SLOW = 1.25
 #: Two CPUs share no cache if a line takes this many times the least that was read. On an AMD EPYC
 #: of 2022, 30 to 95 ns are read for two that share one, up to 130 where they were idle, and 150 to
 #: 230 for others. Other processors are not timed: on an Intel Xeon of 2023 a line takes 110 to
 #: 220 ns within one cache. Two threads of a core are nearer than CPUs ever need to be.
 APART, LEAST_NS = 2.0, 65.0
-CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
 Levels = Mapping[str, Any]
 Counters = Mapping[str, float]
 

@@ -7,7 +7,7 @@ from made_up import write
 
 from labkit import compare, results
 from labkit.analysis.publish import ANSWER
-from labkit.campaign.treatments import CPU_SLOW, CPUS_APART
+from labkit.data import CPU_SLOW, CPUS_APART
 from labkit.errors import UsageError
 
 #: Times and switches by placement and way of waiting.
@@ -132,6 +132,15 @@ def test_saturated_and_disturbed_trials_decide_nothing(blocking, place, blocks, 
     part.campaign.__dict__["trials"] = changed
     row = row_of(part.compare("place", to="bare"), "docker")
     assert row["verdict"] == ("cannot tell" if reason else "differs") and reason in row["reason"]
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [["007", "8"], ["1e3", "5"], ["1_0", "20"], ["1.50", "2.0"], ["inf", "1.5"], [64, 0.5, 1e-05]],
+)
+def test_levels_are_the_texts_or_numbers_that_were_given(levels, tmp_path):
+    campaign = write(tmp_path, {"size": levels}, lambda cell, block: {"ns": 1.0}, blocks=1)
+    assert campaign.factors["size"] == levels and {*campaign.trials["size"]} == {*levels}
 
 
 def test_a_ladder_compares_each_level_with_the_one_before(tmp_path):

@@ -12,8 +12,9 @@ from labkit.campaign import treatments
 from labkit.campaign import trial as trials
 from labkit.campaign.runner import LOSSES
 from labkit.campaign.study import Study, code_digest
-from labkit.campaign.treatments import CPU_SLOW, CPUS_APART, LEAST_NS, Treatment
+from labkit.campaign.treatments import LEAST_NS, Treatment
 from labkit.campaign.trial import Trial
+from labkit.data import CPU_SLOW, CPUS_APART
 from labkit.errors import CpusDisturbed, ManipulationError, UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import bare, container, cpu_mask, docker
