@@ -14,9 +14,8 @@ import click
 from labkit.errors import Interrupted, LabkitError, RigError, TimeOver, UsageError
 from labkit.paths import SHIPPED, project, relative
 from labkit.process import ended_as_by_ctrl_c
-from labkit.status import find, table, time_text
 
-# Commands import what they need: `status` shares the machine with a running measurement.
+# Commands import what they need: pandas takes a second.
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 _PATH = click.Path(path_type=Path, exists=True)
@@ -62,7 +61,8 @@ def _read_values(_: Any, __: Any, pairs: tuple[tuple[str, str], ...]) -> dict[st
 
 def say(text: str) -> None:
     """Print a line of progress with the time to standard error."""
-    click.echo(f"labkit: {time_text(time.time())} {text}", err=True)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    click.echo(f"labkit: {now} {text}", err=True)
 
 
 @click.group(
@@ -204,19 +204,6 @@ def _show(answer: dict[str, Any]) -> None:
     measured = [row for row in answer["rows"] if row["verdict"] != "not measured"]
     for row in measured or answer["rows"]:
         click.echo(f"{row['sentence']}{source}")
-
-
-@app.command(epilog="Examples: labkit status | labkit status data/local/quick")
-@click.argument("folders", nargs=-1, type=_PATH)
-def status(folders: tuple[Path, ...]) -> None:
-    """Show the campaigns in FOLDERS (data/local when omitted) and how long running ones will take.
-
-    Exit code 1: a campaign has failed trials, or is unfinished and no process continues it.
-    """
-    os.nice(19)  # it shares the machine with a running measurement
-    campaigns = find(folder.resolve() for folder in folders or [project("data/local")])
-    click.echo(table(campaigns) if campaigns else "no campaign here")
-    sys.exit(any(one.failed or one.state == "stopped" for one in campaigns))
 
 
 @app.command(epilog="Examples: labkit report data/reference | labkit report --measure -P quick")

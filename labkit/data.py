@@ -120,10 +120,11 @@ class Campaign:
         return self.trials[self.trials["status"] == "ok"]
 
     @property
-    def complete_blocks(self) -> int:
-        """Number of blocks of which every trial succeeded."""
-        done, planned = self.ok.groupby("block")["position"].nunique(), self.plan["order"]
-        return int(sum(done.get(n, 0) == len(one) for n, one in enumerate(planned, start=1)))
+    def complete_blocks(self) -> list[int]:
+        """Numbers of the blocks of which every trial succeeded."""
+        done = self.ok.groupby("block")["position"].nunique()
+        planned = enumerate(self.plan["order"], start=1)
+        return [number for number, block in planned if done.get(number, 0) == len(block)]
 
     def samples(self, *columns: str, **levels: Any) -> pd.DataFrame:
         """Samples of the successful trials that have all of `levels`, a row a sample.
@@ -206,7 +207,7 @@ def campaigns(folder: Path | str) -> list[Campaign]:
 
 def by_study(folder: Path | str) -> dict[str, Campaign]:
     """Return the campaign of each study that has most complete blocks, of equal ones the newest."""
-    by_blocks = sorted(campaigns(folder), key=lambda one: one.complete_blocks)
+    by_blocks = sorted(campaigns(folder), key=lambda one: len(one.complete_blocks))
     return {one.study: one for one in by_blocks}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from labkit import notebooks, status
+from labkit import notebooks
 from labkit.campaign.runner import write
 from labkit.data import load, refuse_unknown
 from labkit.design import digest
@@ -128,17 +128,19 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
 
 def check_complete(run: Run) -> None:
     """Raise `LabkitError` if planned trials of a run's newest campaign did not succeed."""
-    campaign, only = load(run.folder).path, run.parameters.get("only")
-    blocks = [n for block, n in status.blocks(campaign).items() if not only or block in only]
-    planned, done, failed = map(sum, zip(*blocks, strict=True))
-    if done == planned:
+    campaign, only = load(run.folder), run.parameters.get("only")
+    order = enumerate(campaign.plan["order"], start=1)
+    planned = sum(len(block) for number, block in order if not only or number in only)
+    rows = campaign.trials[campaign.trials["block"].isin(only)] if only else campaign.trials
+    succeeded = rows["status"].eq("ok").groupby([rows["block"], rows["position"]]).any()
+    failed, left = int((~succeeded).sum()), planned - len(succeeded)
+    if not failed and not left:
         return
-    left = planned - done - failed
     counts = [f"{failed} failed"] * (failed > 0) + [f"{left} are left"] * (left > 0)
     over = left and run.parameters.get("minutes")
     raise (TimeOver if over else LabkitError)(
         f"of {planned} planned trials {' and '.join(counts)}",
-        where=str(campaign),
+        where=str(campaign.path),
         remedy="the same command, without --new, goes on with them; measured trials are kept",
     )
 
@@ -204,8 +206,7 @@ def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
     folder = project(FLEET) / name / run.study
     todo = {*range(1, kept["blocks"] + 1)}
     for plan in folder.glob("*/*/plan.json"):
-        counts = status.blocks(plan.parent).items()
-        todo -= {number for number, (planned, done, _) in counts if done == planned}
+        todo -= {*load(plan.parent).complete_blocks}
     try:
         client = Client(scheduler, timeout="20s")
     except (OSError, ValueError) as error:

@@ -68,7 +68,7 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
     # The last folder with a campaign of enough blocks counts, else the first with any.
     shown, *later = [by_study(one) for one in folders]
     for found in later:
-        shown |= {n: one for n, one in found.items() if one.complete_blocks >= _ENOUGH}
+        shown |= {n: one for n, one in found.items() if len(one.complete_blocks) >= _ENOUGH}
     answers = _build(folder, home / "notebooks/90-ledger.ipynb", given)
     # One after another: the samples in two kernels would need more than 1 GB.
     for study in sorted(shown):
@@ -86,7 +86,7 @@ def study_pages(folder: Path, campaign: Campaign, **given: str) -> list[dict[str
     here = not campaign.path.absolute().is_relative_to(project("data/reference"))
     kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
     about: dict[str, Any] = {"source": "here" if here else "reference"}
-    about |= {"blocks": campaign.complete_blocks, "rig": f"{campaign.rig['name']}{kernel}"}
+    about |= {"blocks": len(campaign.complete_blocks), "rig": f"{campaign.rig['name']}{kernel}"}
     about["measured"] = campaign.sessions[0]["began"][:10] if campaign.sessions else ""
     about["note"] = f"{'Measured here' if here else 'The reference'}: {given['data']}."
     notebooks = project("notebooks/analysis").glob(f"??-{campaign.study}.ipynb")

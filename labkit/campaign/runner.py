@@ -36,7 +36,6 @@ from labkit.errors import CpusDisturbed, HostLost, HostUnreachable, LabkitError,
 from labkit.placement import format_cpus
 from labkit.process import announce, locked, open_progress
 from labkit.rig import Rig
-from labkit.status import LOCK
 from labkit.tools.base import Column
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
 
 #: At the level INFO it has a line a trial, at WARNING those that failed.
 LOG = logging.getLogger("labkit.campaign")
+#: The file that the process which measures a campaign locks, and writes its name into.
+LOCK = ".lock"
 #: Attempts at a trial in one run, each a row, and those besides that may end with a lost connection
 #: or disturbed CPUs.
 ATTEMPTS, LOSSES = 2, 10

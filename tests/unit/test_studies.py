@@ -1,6 +1,5 @@
-"""The studies of this clone: parameters, campaigns measured here or on many rigs, and progress."""
+"""The studies of this clone: parameters, and campaigns measured here or on many rigs."""
 
-import fcntl
 import os
 import random
 import subprocess
@@ -14,7 +13,7 @@ import psutil
 import pytest
 from made_up import write
 
-from labkit import cli, status, studies
+from labkit import cli, studies
 from labkit.data import campaigns
 from labkit.errors import HostLost, LabkitError, RigInUse, TimeOver, UsageError
 from labkit.paths import MARK, project
@@ -30,15 +29,6 @@ def campaign(folder, outcomes=""):
     trials += [[]] * 6
     levels = {"n": [0, 1]}
     write(folder, levels, lambda at, block: trials[2 * block - 2 + at["n"]], blocks=3)
-    (folder / status.LOCK).write_text("process 7 on far")
-    return folder
-
-
-def measuring(folder):
-    """Lock a campaign as the process does that measures it, until the file is closed."""
-    file = (folder / status.LOCK).open("a")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return file
 
 
 def test_parameters_of_a_profile_a_file_and_the_command_line(tmp_path):
@@ -102,55 +92,6 @@ def test_planned_trials_that_failed_or_are_left_are_an_error(tmp_path, outcomes,
     with pytest.raises(LabkitError, match=error) if error else nullcontext() as caught:
         studies.check_complete(run)
     assert not error or isinstance(caught.value, TimeOver) == ("minutes" in given)
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "measures", "found"),
-    [
-        ("ok,failed", True, ("running", 1, 1)),
-        ("ok,failed", False, ("stopped", 1, 1)),
-        (DONE + "failed failed", False, ("failed", 5, 1)),
-        (DONE + "failed ok", False, ("finished", 6, 0)),
-    ],
-)
-def test_every_state_of_a_campaign(tmp_path, outcomes, measures, found):
-    path = campaign(tmp_path / "made-up" / "1", outcomes)
-    with measuring(path) if measures else nullcontext():
-        (one,) = status.find([tmp_path])
-    assert (one.state, one.done, one.failed) == found and one.planned == 6
-    assert one.process == ("process 7 on far" if measures else "")
-    assert (one.minutes_left != "-") == measures
-
-
-def test_the_newest_and_the_running_campaigns_are_shown(tmp_path):
-    _, running, new = (campaign(tmp_path / "quick" / "made-up" / name, "ok") for name in "123")
-    (new / "trials.parquet").touch()  # packed, so complete
-    with measuring(running):
-        found = status.find([tmp_path])
-    assert [(one.path, one.state) for one in found] == [(running, "running"), (new, "finished")]
-    assert status.find([new, new]) == status.find([new]) and not status.find([tmp_path / "none"])
-
-
-#: The command, and then its priority and large imports.
-COMMAND = """
-import os, sys
-from labkit import cli
-try:
-    cli.main(["status", sys.argv[1]])
-except SystemExit as stop:
-    large = {"pandas", "numpy", "pyarrow", "IPython", "fabric", "yaml"} & set(sys.modules)
-    print(int(stop.code), os.nice(0), large)
-"""
-
-
-def test_the_status_is_shown_at_low_priority(tmp_path):
-    with measuring(campaign(tmp_path / "made-up" / "1", "failed")):
-        argv = [sys.executable, "-c", COMMAND, str(tmp_path)]
-        found = subprocess.run(argv, capture_output=True, text=True, check=True)
-    head, row, last = found.stdout.splitlines()
-    assert head.split()[:4] == ["state", "study", "trials", "failed"]
-    assert row.startswith("running (process 7 on far)  made-up  0/6     1")
-    assert last == "1 19 set()"
 
 
 # Many rigs: a real scheduler, and workers that are killed.

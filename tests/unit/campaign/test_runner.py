@@ -29,7 +29,6 @@ from labkit.errors import (
     UsageError,
 )
 from labkit.process import TERMINAL
-from labkit.status import find
 from labkit.tools.base import Measurement
 
 
@@ -146,7 +145,6 @@ def test_a_run_ends_after_five_planned_trials_failed_in_a_row(rig, tmp_path):
     with pytest.raises(LabkitError, match="5 planned trials failed") as caught:
         plan_of(rig, protocol).run(tmp_path)
     assert len(protocol.seen) == bad and caught.value.why == f"call {bad}"
-    assert [one.state for one in find([tmp_path])] == ["stopped"]
     # The next run attempts all of them again, and continues their numbering.
     found = plan_of(rig, protocol).run(tmp_path)
     assert found.trials["attempt"].max() == runner.ATTEMPTS + 1 and len(found.ok) == 6
