@@ -18,7 +18,6 @@ from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.agent import BUSY_POLLING, LATENCY
 from labkit.placement import RELEASES, cpu_mask, docker, format_cpus, parse_cpus
 from labkit.rig import Rig
-from labkit.rig.base import AFFINITIES
 from labkit.rig.images import LayeredImage
 from labkit.runtimes import Server
 
@@ -210,7 +209,7 @@ class SecondHost(Treatment):
 class Pinning(Treatment):
     """The affinity of server and client: "split", one CPU for each, or "free"."""
 
-    known = AFFINITIES
+    known = ("free", "split")
     capabilities: ClassVar = {"split": "two-cpus"}
 
     def check(self, level: Any, counters: Counters) -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit import process
 from labkit.errors import Interrupted, RigError, RigInUse, UsageError, suggestion
@@ -21,16 +21,11 @@ from labkit.rig import netns
 from labkit.rig.images import LayeredImage, folders
 from labkit.runtimes import RUNTIMES
 
-#: CPUs of the two ends: the scheduler's choice, or one each.
-AFFINITIES = ("free", "split")
-#: Capabilities whose lack every page of a campaign shows, as a caveat.
-_CAVEATS = ("separate-machines", "nic-hardware", "clean-on-sut", "own-cpus", "separate-cpu-time")
 #: The lock by which two runs never share a rig; without root, the machines of a rig.toml.
 LOCK = Path("/run/labkit/lock") if os.geteuid() == 0 else Path.home() / ".cache/labkit/lock"
 
 
-@dataclass(frozen=True)
-class Additions:
+class Additions(NamedTuple):
     """The hosts, networks and images of a study besides those of every rig."""
 
     #: Networks between containers, of ``labkit.placement.NETWORKS``.
@@ -167,13 +162,12 @@ class Rig:
         # Everything but a clean baseline runs under an engine's rules, which are verified.
         needs += ["clean-host" if level == "clean" else "rules"]
         needs += ["realtime"] if placement.limits.fifo else []
-        # Docker publishes ports by itself.
-        own = (level, placement.runtime) == ("nat", "docker")
-        needs += [] if own else [f"network:{level}"]
+        if (level, placement.runtime) != ("nat", "docker"):  # which publishes ports by itself
+            needs.append(f"network:{level}")
         return next((self.missing[name] for name in needs if name in self.missing), None)
 
     def cpus(self, role: str, affinity: str) -> str:
-        """Return the CPU list of a role under an affinity of `AFFINITIES`."""
+        """Return the CPU list of a role: its own ("split"), or for the scheduler ("free")."""
         free = "all" if self.shared_kernel else f"all.{role}"
         return self.cpu_map[free if affinity == "free" else role]
 
@@ -217,14 +211,16 @@ class Rig:
             cpus, engine = self.cpu_map.get(role, ""), bool(target.engine)
             hosts[role] = {"addresses": list(target.addresses), "cpus": cpus, "engine": engine}
         if self.mirrors:
-            hosts[netns.COLLECTOR]["mirrors"] = list(self.mirrors)
+            hosts["collector"]["mirrors"] = list(self.mirrors)
+        # Every page of a campaign shows the lack of these.
+        shown = "separate-machines", "nic-hardware", "clean-on-sut", "own-cpus", "separate-cpu-time"
         return {
             **{name: getattr(self, name) for name in ("name", "kind", "shared_kernel")},
             "hosts": hosts,
             "links": list(self.links),
             "cpu_map": dict(self.cpu_map),
             "capabilities": dict(self.missing),
-            "caveats": [self.missing[name] for name in _CAVEATS if name in self.missing],
+            "caveats": [self.missing[name] for name in shown if name in self.missing],
         }
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.errors import UNPACKAGED
 from labkit.hosts import Host
 from labkit.placement import parse_cpus
 from labkit.rig.netns import KEEP
+from labkit.rig.networks import BRIDGE
 from labkit.rig.rigfile import Machine, RigFile
 from labkit.runtimes import RUNTIMES
 
 #: Drivers without a device, and those of devices that a hypervisor emulates.
 SOFTWARE = {"", "veth", "bridge", "tun", "macvlan", "ipvlan", "vxlan", "dummy"}
 PARAVIRTUAL = {"virtio_net", "vmxnet3", "hv_netvsc", "vif", "xen_netfront"}
-#: Packages of what the virtual rig runs itself.
-_OWN = {"docker.io", "docker-cli", "iptables", "openssh-server"}
 #: The hosts that each exchanges lab traffic with.
 _FAR = {"generator": ("sut", "clean", "peer"), "sut": ("generator", "peer")}
 _FAR |= {"clean": ("generator",), "peer": ("generator", "sut")}
@@ -43,8 +40,7 @@ class Check(NamedTuple):
         return f"{text}\n        -> {self.remedy}" if self.remedy else text
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """A host as it answered; `machine` is its table of a rig.toml, None for this machine."""
 
     role: str
@@ -82,9 +78,9 @@ class Seen:
 def programs(role: str) -> list[dict[str, str]]:
     """Return the rows of programs.txt for a host of a rig.toml, or with "" for this machine."""
     keys = ("name", "package", "use", "roles", "purpose")
-    text = resources.files("labkit.rig").joinpath("programs.txt").read_text("utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    rows = [*csv.DictReader(lines, keys, delimiter=":")]
+    text = Path(__file__).with_name("programs.txt").read_text("utf-8")
+    lines = [line.split(":") for line in text.splitlines() if not line.startswith("#")]
+    rows = [dict(zip(keys, words, strict=True)) for words in lines]
     return [p for p in rows if (role in p["roles"].split(",") if role else p["use"] != "test")]
 
 
@@ -93,7 +89,9 @@ def look(file: RigFile | None, role: str, host: Host) -> Seen:
     machines = file.machines if file else {}
     machine = machines.get(role)
     far = [machines[other] for other in _FAR.get(role, ()) if other in machines]
-    addresses = {one.addresses[0] for one in far} | {one.layer2.first for one in far if one.layer2}
+    addresses = {one.addresses[0] for one in far}
+    if file and "bridge" in file.networks and "sut" in _FAR.get(role, ()):
+        addresses.add(file.networks["bridge"].first)
     # The peer may be the generator's machine.
     addresses -= set(machine.addresses if machine else ())
     names = ["weaver", *(program["name"] for program in programs(role))]
@@ -122,8 +120,7 @@ def check(seen: Seen) -> Iterator[Check]:
     packages = " ".join(dict.fromkeys(program["package"] for program in absent))
     fault = "; ".join(f"no {one['name']} ({one['purpose']})" for one in absent)
     remedy = f"apt-get install --no-install-recommends {packages}"
-    own = () if machine else _OWN
-    needed = any(one["use"] == "needed" or one["package"] in own for one in absent)
+    needed = any(one["use"] == "needed" for one in absent)
     found = f"{len(wanted) - len(absent)} of {len(wanted)}"
     yield Check("programs", found, not absent, fault, remedy, needed)
     fault = "; ".join(f"no {name}: {reason}" for name, reason in seen.lacks.items())
@@ -134,15 +131,9 @@ def check(seen: Seen) -> Iterator[Check]:
     fault, remedy = f"no controller {lacking}", "mount /sys/fs/cgroup"
     yield Check("control groups", stable["cgroup"]["version"], not lacking, fault, remedy, True)
     found = "a filter" if answers["filtered"] else "no filter"
-    fault, remedy = (
-        "trials outside a container fail",
-        "docker run --security-opt seccomp=unconfined",
-    )
+    fault = "trials outside a container fail"
+    remedy = "docker run --security-opt seccomp=unconfined"
     yield Check("seccomp", f"labkit runs under {found}", not answers["filtered"], fault, remedy)
-    online = stable["cpu"]["online"]
-    cpus = machine.cpus if machine else online
-    there = {*parse_cpus(cpus)} <= {*parse_cpus(online)}
-    yield Check("CPUs", online, there, f"it has no CPU {cpus}", "in rig.toml: cpus", True)
     governors = set((stable["cpu"]["governor"] or {}).values())
     found, ok = ", ".join(sorted(governors)) or "not shown", governors <= {"performance"}
     remedy = "cpupower frequency-set --governor performance"
@@ -151,7 +142,10 @@ def check(seen: Seen) -> Iterator[Check]:
 
 def _differences(seen: Seen, machine: Machine) -> Iterator[Check]:
     """Yield how a host differs from its table."""
-    answers, near = seen.answers, machine.interfaces[0]
+    answers, near, stable = seen.answers, machine.interfaces[0], seen.facts["stable"]
+    cpus, online = machine.cpus, stable["cpu"]["online"]
+    there = {*parse_cpus(cpus)} <= {*parse_cpus(online)}
+    yield Check("CPUs", online, there, f"it has no CPU {cpus}", "in rig.toml: cpus", True)
     remedy, writable = "in rig.toml: scratch", answers["scratch"]
     yield Check("scratch", machine.scratch, writable, "it is not writable", remedy, True)
     by_link = {
@@ -173,14 +167,13 @@ def _differences(seen: Seen, machine: Machine) -> Iterator[Check]:
     remedy = f"ip route add {stray} dev {near}"
     yield Check("routes", found, not stray, fault, remedy, True)
     if machine.socket:
-        known = seen.facts["stable"]["engine"]
+        known = stable["engine"]
         found = f"Docker {known['version']}, {known['Driver']}" if known else "none"
         fault = f"no Docker Engine answers on {machine.socket}"
         yield Check("engine", found, bool(known), fault, "systemctl start docker", True)
-    if machine.layer2:
-        port, bridge = machine.layer2.port, machine.layer2.bridge
-        masters = [one.get("master", bridge) for one in answers["links"] if one["ifname"] == port]
+    if port := getattr(machine, "bridge_port", ""):
+        masters = [one.get("master", BRIDGE) for one in answers["links"] if one["ifname"] == port]
         own = [address for address in by_link.get(port, []) if ":" not in address]
         fault = "it is not there, or has an address or a bridge, and would lose its connections"
-        free = masters == [bridge] and not own
+        free = masters == [BRIDGE] and not own
         yield Check("bridge port", port, free, fault, "in rig.toml: bridge_port", True)

@@ -24,13 +24,6 @@ from labkit.rig import netns
 BASE = "debian:bookworm-slim"
 #: The files of a layer: sizes in bytes by path below ``/data``, None for a directory.
 Layer = Mapping[str, int | None]
-#: Part of each image's name; raise it when the files of an image change.
-_FORMAT = 3
-#: Modification time of the layer below the lowest, in seconds. Each layer's files are a second
-#: younger, so that a driver that compares a layer with the one below sees that all files are new.
-_EPOCH = 1_000_000_000
-#: Subdirectories of a generated directory, at most.
-_FAN_OUT = 8
 # No file waits for the disk (force-unsafe-io): a crash loses only what is built again.
 _MAKE_BASE = """
 archive=$(mktemp --suffix=.tar)
@@ -59,8 +52,9 @@ _WHY = {
     "fuse-overlayfs": "fuse-overlayfs is not installed, or there is no /dev/fuse",
     "aufs": "the kernel has no aufs",
 }
-# The kernel's list of mounts is read, since looking at a union may hang.
-_CLEAR = """
+#: Removes what campaigns made for storages ($1), and logs of clients in unpacked images ($2). The
+#: kernel's list of mounts is read, since looking at a union may hang.
+CLEAR = """
 awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
     while read -r mount; do umount --lazy "$mount"; done
 rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-*
@@ -196,7 +190,7 @@ def tree(path: str, directories: int, files: int, size_b: int) -> dict[str, int 
     """
     folders = [path]
     for number in range(1, directories):
-        folders.append(f"{folders[(number - 1) // _FAN_OUT]}/d{number:04}")
+        folders.append(f"{folders[(number - 1) // 8]}/d{number:04}")
     names = [f"{folders[number % directories]}/f{number:05}" for number in range(files)]
     weights = [1 + hashlib.sha256(name.encode()).digest()[0] for name in names]
     total = sum(weights)
@@ -213,7 +207,8 @@ def write_layer(layer: Layer, number: int, archive: Path) -> None:
     with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as out:
         for path, size in sorted(entries.items()):
             info = tarfile.TarInfo(path)
-            info.mtime, info.size = _EPOCH + number, size or 0
+            # A driver that compares a layer with the one below sees that all files are new.
+            info.mtime, info.size = 1_000_000_000 + number, size or 0
             if size is None:
                 info.type, info.mode = tarfile.DIRTYPE, 0o755
             # A pattern that depends on the path only.
@@ -224,7 +219,8 @@ def write_layer(layer: Layer, number: int, archive: Path) -> None:
 def ensure_layers(target: Target, image: LayeredImage) -> Image:
     """Return a layered image of the target's engine; its name changes with anything in it."""
     host, socket, base = target.host, str(target.engine), target.images["python"]
-    content = f"{_FORMAT} {base.digest} {[*map(dict, image.layers)]}"
+    # The number is to be raised when the files of the same layers change.
+    content = f"3 {base.digest} {[*map(dict, image.layers)]}"
     reference = f"labkit/layers:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     if not digest_of(host, socket, reference):
         with tempfile.TemporaryDirectory() as folder:
@@ -259,8 +255,3 @@ def with_storages(target: Target, layers: Sequence[LayeredImage]) -> tuple[Targe
     }
     made = replace(target, images={**target.images, **built}, storages=storages)
     return made, {f"storage:{name}": why for name, why in reasons.items()}
-
-
-def clear(host: Host, disk: str, store: str) -> None:
-    """Remove what campaigns made for storages, and logs of clients in unpacked images."""
-    host.run(*script(_CLEAR, disk, store), timeout=600)

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import HostUnreachable, LabkitError, RigError
-from labkit.hosts import Host, SshHost, stop_labelled
+from labkit.hosts import Host, SshHost, script, stop_labelled
 from labkit.hosts.target import Target
 from labkit.process import announce
 from labkit.rig import checks, images, netns, networks
 from labkit.rig.base import Additions, Rig
 from labkit.rig.checks import Check, Seen
-from labkit.rig.netns import COLLECTOR, PEER
 from labkit.rig.rigfile import RigFile, read_rigfile
 from labkit.runtimes.jobs import withdraw
 
@@ -33,13 +32,11 @@ _BOOTING, _PAUSE = 120.0, 5.0
 def connected(file: RigFile) -> Iterator[dict[str, SshHost]]:
     """Yield the hosts of a rig file, which connect when first needed."""
     keys, hosts = {"user", "port", "key", "known_hosts", "sudo"}, dict[str, SshHost]()
-    for role, one in file.machines.items():
-        hosts[role] = SshHost(role, one.ssh, **one.model_dump(include=keys))
-    try:
+    with ExitStack() as stack:
+        for role, one in file.machines.items():
+            hosts[role] = SshHost(role, one.ssh, **one.model_dump(include=keys))
+            stack.callback(hosts[role].close)
         yield hosts
-    finally:
-        for host in hosts.values():
-            host.close()
 
 
 def each(
@@ -72,7 +69,8 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
         # After the containers, since an engine keeps a network that one of them is on.
         removed += networks.remove(Target(host, "", socket, directory=jobs))
     host.run("rm", "-rf", "--", jobs)
-    images.clear(host, f"{machine.scratch}/storage", f"{machine.scratch}/images")
+    places = (f"{machine.scratch}/storage", f"{machine.scratch}/images")
+    host.run(*script(images.CLEAR, *places), timeout=600)
     host.call("remove_group", group=GROUP)
     return removed
 
@@ -92,15 +90,15 @@ def missing(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
         ("separate-machines", file.shared_machine, "its hosts share CPUs, caches and memory"),
         ("own-cpus", guests, f"{' and '.join(guests)} share CPUs unseen, as virtual machines"),
         ("clean-on-sut", hosts.clean, "ratios to bare clean hold the difference of two machines"),
-        (COLLECTOR, not hosts.collector, "it has no [hosts.collector], on a mirror port"),
-        (PEER, not hosts.peer, "it has no [hosts.peer], a second machine with an engine"),
+        ("collector", not hosts.collector, "it has no [hosts.collector], on a mirror port"),
+        ("peer", not hosts.peer, "it has no [hosts.peer], a second machine with an engine"),
         ("clean-host", not hosts.clean, "it has no [hosts.clean], and the sut has engine rules"),
         ("clean-host", rules.get("clean"), "its host clean has firewall rules of its own"),
         ("rules", not rules["sut"], "its sut has no rules of an engine (without iptables?)"),
-        ("network:bridge", not hosts.sut.layer2, "its sut has no bridge_port and bridge_address"),
     ]
-    for name in networks.NAMES:
-        rows += [(f"network:{name}", name not in file.networks, "[networks] has no such key")]
+    without = dict.fromkeys(networks.NAMES, "[networks] has no such key")
+    without["bridge"] = "its sut has no bridge_port and bridge_address"
+    rows += [(f"network:{n}", n not in file.networks, why) for n, why in without.items()]
     reasons = {name: f"rig.toml: {why}" for name, lacking, why in rows if lacking}
     for role, host in seen.items():
         reasons |= {name: f"host {role}: {reason}" for name, reason in host.lacks.items()}
@@ -164,8 +162,8 @@ def _rig(
     machines, reasons, targets = file.machines, missing(file, seen), dict[str, Target]()
     collector = file.hosts.collector
     if collector and not {*added.collector} <= {*collector.mirrors}:
-        reasons[COLLECTOR] = f"rig.toml: its mirrors are not of {' and '.join(added.collector)}"
-    left_out = {PEER: not added.peer, COLLECTOR: not added.collector or COLLECTOR in reasons}
+        reasons["collector"] = f"rig.toml: its mirrors are not of {' and '.join(added.collector)}"
+    left_out = {"peer": not added.peer, "collector": not added.collector or "collector" in reasons}
     for role, machine in machines.items():
         if left_out.get(role):
             continue
@@ -186,13 +184,13 @@ def _rig(
     sut = _with_images(targets["sut"], images.folders())
     targets["sut"], lacking = images.with_storages(sut, added.layers)
     reasons |= lacking
-    if PEER in targets:
-        targets[PEER] = _with_images(targets[PEER], added.peer)
+    if "peer" in targets:
+        targets["peer"] = _with_images(targets["peer"], added.peer)
     cpus = {role: machine.cpus for role, machine in machines.items()}
     cpus |= {f"all.{role}": seen[role].facts["stable"]["cpu"]["online"] for role in machines}
     wanted = [n for n in ("bridge", *added.networks) if f"network:{n}" not in reasons]
     made = networks.create(targets, [file.networks[name] for name in wanted])
-    mirrors = added.collector if COLLECTOR in targets else ()
+    mirrors = added.collector if "collector" in targets else ()
     return Rig(file.name, "inventory", made, cpus, False, missing=reasons, mirrors=mirrors)
 
 

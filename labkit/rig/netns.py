@@ -21,6 +21,8 @@ SWITCH = PREFIX + "switch"
 DIRECTORY, KEEP = Path("/run/labkit/virtual"), Path("/var/lib/labkit")
 DATA_ROOT, IMAGES, STORAGES = KEEP / "docker", KEEP / "images", KEEP / "storage"
 ROOTS = KEEP / "releases"
+#: The mount points of the hosts' sysfs, each of which shows the interfaces of a namespace.
+SYSFS = DIRECTORY / "sys"
 #: Addresses of the daemons of the sut and of the peer.
 SOCKET, PEER_SOCKET = (f"unix://{DIRECTORY}/{name}.sock" for name in ("sut", "peer"))
 #: Labels of the hosts' SSH servers and the machine's settings, and of the daemons.
@@ -30,16 +32,15 @@ LAB = "198.18.0.0/15"
 #: The route that keeps packets to the lab on this machine, before all others. Its protocol number
 #: tells it from one of the owner's.
 UNREACHABLE = f"unreachable {LAB} proto 198"
-PEER, CLEAN_PEER, COLLECTOR = "peer", "clean-peer", "collector"
 #: The addresses of each host's interfaces in the lab, with 24 bits of prefix; lab1 is a port of the
 #: containers' layer-2 network. Only the first three hosts take part whatever a study needs.
 PORTS: dict[str, dict[str, tuple[str, ...]]] = {
     "generator": {"lab0": ("198.18.0.2", "198.18.1.2")},
     "sut": {"lab0": ("198.18.0.3",), "lab1": ()},
     "clean": {"lab0": ("198.18.0.4",)},
-    PEER: {"lab0": ("198.18.0.5",)},
-    COLLECTOR: {"lab0": ("198.18.0.6",)},
-    CLEAN_PEER: {"lab0": ("198.18.0.7",)},
+    "peer": {"lab0": ("198.18.0.5",)},
+    "collector": {"lab0": ("198.18.0.6",)},
+    "clean-peer": {"lab0": ("198.18.0.7",)},
 }
 # Each release of an engine has a host like the system under test.
 PORTS |= {name: {"lab0": (f"198.18.0.{at}",), "lab1": ()} for at, name in enumerate(RELEASES, 8)}
@@ -47,7 +48,7 @@ PORTS |= {name: {"lab0": (f"198.18.0.{at}",), "lab1": ()} for at, name in enumer
 #: private networks, which the machine may be in.
 _DAEMONS = {
     "sut": ("--bip=198.19.0.1/24", "--default-address-pool=base=198.19.0.0/16,size=24"),
-    PEER: ("--bip=198.19.128.1/24", "--default-address-pool=base=198.19.128.0/17,size=24"),
+    "peer": ("--bip=198.19.128.1/24", "--default-address-pool=base=198.19.128.0/17,size=24"),
     "build": ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"),
 }
 # IPv6 would send messages that nobody asked for; some kernels have none. An interface answers only
@@ -59,8 +60,8 @@ net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.all.arp_ignore=1 \
 net.ipv4.conf.all.arp_announce=2 net.ipv4.tcp_no_metrics_save=1
 netns exec {name} ip link set lo up
 """
-_LINK = """link add {own} address {mac} netns {host} type veth peer name {plug} netns {switch}
-netns exec {switch} ip link set {plug} {master} up
+_LINK = """link add {own} address {mac} netns {host} type veth peer name {end} netns {switch}
+netns exec {switch} ip link set {end} {master} up
 netns exec {host} ip link set {own} up
 """
 # Version 2 has one hierarchy; its subdirectories look like the hierarchies of version 1.
@@ -95,11 +96,6 @@ def plug(role: str, index: int = 0) -> str:
     return f"{role[:8]}{index}"
 
 
-def sysfs(role: str) -> Path:
-    """Return the mount point of a host's sysfs, which shows the interfaces of its namespace."""
-    return DIRECTORY / "sys" / role
-
-
 def existing() -> list[str]:
     """Return the names of the lab's namespaces that exist on this machine."""
     return sorted(path.name for path in Path("/run/netns").glob(f"{PREFIX}*"))
@@ -116,14 +112,13 @@ def build(roles: Sequence[str], rate: int) -> None:
     bucket = f"tbf rate {rate}bit burst {max(65536, rate // 16000)} latency 10ms overhead 24"
     for role in roles:
         # The collector's link leads nowhere: only the mirror sends to it, more than one link's.
-        master = "" if role == COLLECTOR else "master br0"
+        master = "" if role == "collector" else "master br0"
         host = PREFIX + role
         for index, (own, addresses) in enumerate(PORTS[role].items()):
             end = plug(role, index)
             # The same at each opening, as all else that a session may depend on.
             mac = "02:" + hashlib.sha256(end.encode()).digest()[:5].hex(":")
-            names = {"own": own, "host": host, "plug": end, "switch": SWITCH}
-            text += _LINK.format(**names, mac=mac, master=master)
+            text += _LINK.format(own=own, mac=mac, host=host, end=end, switch=SWITCH, master=master)
             text += "".join(f"netns exec {host} ip addr add {a}/24 dev {own}\n" for a in addresses)
             if rate and master:
                 text += f"netns exec {host} tc qdisc add dev {own} root {bucket}\n"
@@ -132,8 +127,8 @@ def build(roles: Sequence[str], rate: int) -> None:
     local, env = LocalHost(), {"LABKIT_LABEL": LABEL}
     local.run("ip", "-batch", "-", input=text, env=env)
     for role in roles:
-        sysfs(role).mkdir(parents=True, exist_ok=True)
-        mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
+        (SYSFS / role).mkdir(parents=True, exist_ok=True)
+        mount = ("mount", "-t", "sysfs", "sysfs", str(SYSFS / role))
         local.run("nsenter", f"--net={namespace(role)}", *mount, env=env)
     local.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{DIRECTORY}/key")
     key = (DIRECTORY / "key.pub").read_text()
@@ -155,11 +150,10 @@ def mirrored(roles: Sequence[str]) -> Iterator[None]:
     """Mirror the ports of roles to the collector inside a ``with`` block."""
     plugs = [plug(role, index) for role in roles for index in range(len(PORTS[role]))]
     on = "".join(f"qdisc add dev {end} clsact\n" for end in plugs)
+    # Every kernel has the u32 filter.
+    copy = f"protocol all u32 match u32 0 0 action mirred egress mirror dev {plug('collector')}"
     for end in plugs:
-        for way in ("ingress", "egress"):
-            # Every kernel has the u32 filter.
-            on += f"filter add dev {end} {way} protocol all u32 match u32 0 0 "
-            on += f"action mirred egress mirror dev {plug(COLLECTOR)}\n"
+        on += "".join(f"filter add dev {end} {way} {copy}\n" for way in ("ingress", "egress"))
     off = "".join(f"qdisc del dev {end} clsact\n" for end in plugs)
     tc = ("nsenter", f"--net={namespace('switch')}", "tc", "-force", "-batch", "-")
     try:

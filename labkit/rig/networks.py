@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,8 +15,8 @@ from labkit.hosts import Host, Job, script, stop_labelled
 from labkit.hosts.target import Network, Target
 from labkit.placement import RELEASES
 
-#: Label of the networks on an engine, and of the routers of Weave Net.
-LABEL, ROUTER = "labkit=network", "labkit-weave"
+#: Label of the networks on an engine and of the routers of Weave Net, and the bridge with a port.
+LABEL, ROUTER, BRIDGE = "labkit=network", "labkit-weave", "labbr0"
 #: Offset of the peer's addresses, so that the two hosts never assign the same one.
 APART = 96
 #: Where a router of Weave Net answers questions, on its own host only, and Docker finds plugins.
@@ -26,9 +26,7 @@ _OPTION = "--opt=com.docker.network.bridge."
 #: The Swarm's own networks.
 _POOL = ("--default-addr-pool", "198.19.64.0/18", "--default-addr-pool-mask-length", "24")
 
-#: Names on a host of the bridge with one of its interfaces, and of the networks that studies ask
-#: for; those of Weave Net are its own.
-_BRIDGE: dict[str, Any] = {"engine": "labkit-layer2", "bridge": "labbr0"}
+#: Names on a host of the networks that studies ask for; those of Weave Net are its own.
 NAMES: dict[str, dict[str, Any]] = {
     "macvlan": {"engine": "labkit-macvlan"},
     "nat": {"bridge": "labnat0"},
@@ -48,20 +46,16 @@ iptables -w -I FORWARD -i "$1" -j ACCEPT && iptables -w -I FORWARD -o "$1" -j AC
 SWARM_BRIDGE = "docker_gwbridge"
 
 
-def named(name: str, subnet: str, first: str, **more: Any) -> Network:
-    """Return a network with labkit's names for it and a rig's addresses."""
-    gateway = str(ipaddress.ip_network(subnet)[1]) if name in ("bridge", "nat") else ""
-    return Network(name, subnet, first, gateway, **NAMES.get(name, _BRIDGE), **more)
+def named(name: str, first: IPv4Interface, port: str = "lab1") -> Network:
+    """Return a network with labkit's names for it, by its first address with the prefix length."""
+    gateway = str(first.network[1]) if name in ("bridge", "nat") else ""
+    names = NAMES.get(name, {"engine": "labkit-layer2", "bridge": BRIDGE, "port": port})
+    return Network(name, str(first.network), str(first.ip), gateway, **names)
 
 
-#: Networks of the virtual rig; macvlan shares the hosts' subnet.
-VIRTUAL = {
-    "bridge": named("bridge", "198.18.1.0/24", "198.18.1.10", port="lab1"),
-    "macvlan": named("macvlan", "198.18.0.0/24", "198.18.0.32"),
-    "nat": named("nat", "198.18.3.0/24", "198.18.3.10"),
-    "overlay": named("overlay", "198.18.5.0/24", "198.18.5.10"),
-    "weave": named("weave", "198.18.7.0/24", "198.18.7.10"),
-}
+#: First addresses of the virtual rig's networks, in 198.18; macvlan shares the hosts' subnet.
+FIRST = {"bridge": "1.10", "macvlan": "0.32", "nat": "3.10", "overlay": "5.10", "weave": "7.10"}
+VIRTUAL = {name: named(name, IPv4Interface(f"198.18.{at}/24")) for name, at in FIRST.items()}
 
 
 def create(targets: Mapping[str, Target], networks: Sequence[Network]) -> dict[str, Target]:
@@ -104,7 +98,7 @@ def of_host(network: Network, role: str) -> Network:
     if network.name != "bridge":
         return replace(network, first=network.address(APART if role == "peer" else 0))
     place = 30 * ["sut", *RELEASES].index(role)
-    gateway = str(ipaddress.ip_address(network.gateway) + place)
+    gateway = str(IPv4Address(network.gateway) + place)
     return replace(network, first=network.address(place), gateway=gateway)
 
 
@@ -119,11 +113,10 @@ def _create(target: Target, network: Network, *options: str) -> None:
 
 
 def _overlay(engines: Sequence[Target], network: Network) -> None:
-    """Docker's overlay, in the Swarm that the engine of the sut is in, or else in one made here."""
+    """Docker's overlay, in a Swarm of the engines."""
     sut, options = engines[0], ("enable_icc=false", "enable_ip_masquerade=true")
     create = ("network", "create", "--label", LABEL, *(_OPTION + one for one in options))
-    known = _docker(sut, "info", "--format", "{{.Swarm.LocalNodeState}}") == "active"
-    for target in engines if not known else ():
+    for target in engines:
         _docker(target, *create, f"{_OPTION}name={SWARM_BRIDGE}", SWARM_BRIDGE)
         address = ("--advertise-addr", target.address)
         if target is sut:

@@ -65,14 +65,6 @@ class Machine(_Table):
         """The socket of its Docker Engine, "" for a host without one."""
         return str(getattr(self, "engine", ""))
 
-    @property
-    def layer2(self) -> Network | None:
-        """The network of docker("bridge"), where the file describes one."""
-        first, port = getattr(self, "bridge_address", None), getattr(self, "bridge_port", None)
-        if not first or not port:
-            return None
-        return named("bridge", str(first.network), str(first.ip), port=port)
-
 
 class EngineMachine(Machine):
     """A host with a Docker Engine."""
@@ -125,9 +117,12 @@ class RigFile(_Table):
     @property
     def networks(self) -> dict[str, Network]:
         """The networks between containers by name."""
-        layer2, first = self.hosts.sut.layer2, self.first.items()
-        found = {name: named(name, str(at.network), str(at.ip)) for name, at in first}
-        return found | ({"bridge": layer2} if layer2 else {})
+        sut, found = self.hosts.sut, dict[str, Network]()
+        for name, first in self.first.items():
+            found[name] = named(name, first)
+        if sut.bridge_port and sut.bridge_address:
+            found["bridge"] = named("bridge", sut.bridge_address, port=sut.bridge_port)
+        return found
 
 
 def read_rigfile(path: Path | str) -> RigFile:

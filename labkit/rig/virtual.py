@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,16 @@ from labkit.process import announce
 from labkit.rig import checks, images, netns, networks
 from labkit.rig.base import Additions, Rig
 from labkit.rig.checks import Check
-from labkit.rig.netns import CLEAN_PEER, COLLECTOR, PEER
 
 #: The hosts that have an engine.
-_ENGINES = ("sut", PEER, *RELEASES)
+_ENGINES = ("sut", "peer", *RELEASES)
 _UNHOOK = "[ ! -d /proc/sys/net/bridge ] || echo 0 | tee /proc/sys/net/bridge/bridge-nf-call-*"
 #: Where daemons of the rig mount something.
 _MOUNTS = tuple(f"{p}/" for p in (netns.DIRECTORY, netns.DATA_ROOT, netns.IMAGES, netns.STORAGES))
 # Until namespaces have no process: one that is killed may leave children.
 _KILL = """
 while pids=$(for name; do ip netns pids "$name"; done); [ "$pids" ]; do
-    echo $pids; kill -KILL $pids || true; sleep 0.02
+    kill -KILL $pids || true; sleep 0.02
 done
 """
 
@@ -92,20 +90,20 @@ def opened(spec: str, added: Additions) -> Iterator[Rig]:
 
 def roles_with(added: Additions) -> list[str]:
     """Return the roles of a virtual rig with what a study adds."""
-    asked = {PEER: added.peer, CLEAN_PEER: added.clean_peer, COLLECTOR: added.collector}
+    asked = {"peer": added.peer, "clean-peer": added.clean_peer, "collector": added.collector}
     asked |= {name: name in added.releases for name in RELEASES}
     return [role for role in netns.PORTS if asked.get(role, True)]
 
 
 def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added: Additions) -> Rig:
     """Return the rig, with the networks that were asked for and that it can have."""
-    images_of = {"sut": built, "clean": built, PEER: {name: built[name] for name in added.peer}}
+    images_of = {"sut": built, "clean": built, "peer": {n: built[n] for n in added.peer}}
     images_of |= {name: {"net": built["net"]} for name in added.releases}
     targets = dict[str, Target]()
     for role, host in hosts.items():
         socket, own = netns.socket_of(role), [*images_of.get(role, {}).values()]
         # Engines keep them between runs, and no other one shares the data of the sut's.
-        if role in (PEER, *RELEASES) and any(
+        if role in ("peer", *RELEASES) and any(
             images.digest_of(host, socket, one.reference) != one.digest for one in own
         ):
             images.send(netns.SOCKET, LocalHost(), socket, [one.reference for one in own])
@@ -114,18 +112,18 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
             netns.address(role),
             engine=socket if role in _ENGINES else None,
             directory=str(netns.DIRECTORY / "jobs"),
-            sysfs=str(netns.sysfs(role)),
+            sysfs=str(netns.SYSFS / role),
             images=images_of.get(role, {}),
             disk=str(netns.STORAGES) if role == "sut" else "",
             system=images.ensure_release(role) if role in RELEASES else "",
             sandboxes=str(netns.DIRECTORY / role / "netns"),
             # The collector has no address, as nothing is sent to it.
-            addresses=tuple(chain(*netns.PORTS[role].values())) if role != COLLECTOR else (),
+            addresses=tuple(chain(*netns.PORTS[role].values())) if role != "collector" else (),
             interfaces=tuple(netns.PORTS[role]),
         )
     targets["sut"], missing = images.with_storages(targets["sut"], added.layers)
     seen, rate = checks.look(None, "", hosts["sut"]), netns.bits_per_second(spec)
-    cpus = cpu_map(seen.facts["stable"]["files"])
+    cpus = cpu_map(seen.facts["stable"]["files"], [*hosts])
     missing |= seen.lacks | {
         "separate-machines": f"one kernel, {len(parse_cpus(cpus['all']))} vCPUs: the sender's CPU "
         "also does the network work of the receiving side, unless it is moved (receiving_cpu)",
@@ -143,11 +141,11 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
         links += f", {rate / 1e6:g} Mbit/s each way, by a token bucket at each end"
         missing["nic-hardware"] += "; of a bucket's rate a frame may take no time of its own"
     made = networks.create(targets, [networks.VIRTUAL[name] for name in wanted])
-    by_role = _cpus_of(targets, cpus) | {"softirq": "the sender's, unless packets are moved"}
-    return Rig(spec, "virtual", made, by_role, True, (links,), missing, mirrors=added.collector)
+    cpus["softirq"] = "the sender's, unless packets are moved"
+    return Rig(spec, "virtual", made, cpus, True, (links,), missing, mirrors=added.collector)
 
 
-def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
+def cpu_map(files: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
     """Return the CPU of each role; with two CPUs, the harness sleeps on the generator's."""
     # A container may have fewer CPUs than the machine, of whose facts `files` are.
     allowed = os.sched_getaffinity(1) or {0}
@@ -161,15 +159,9 @@ def cpu_map(files: Mapping[str, str]) -> dict[str, str]:
     cpus = sorted(allowed, key=lambda cpu: (place(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
     harness = cpus[2] if len(cpus) > 2 else generator
-    ends = dict.fromkeys(("generator", PEER, CLEAN_PEER), generator)
-    ends |= dict.fromkeys(("sut", "clean", *RELEASES), sut)
-    ends |= dict.fromkeys(("harness", COLLECTOR), harness)
+    others = dict.fromkeys(("generator", "peer", "clean-peer"), generator) | {"collector": harness}
+    ends = {role: others.get(role, sut) for role in roles} | {"harness": harness}
     return {**{role: str(cpu) for role, cpu in ends.items()}, "all": format_cpus(cpus)}
-
-
-def _cpus_of(targets: Mapping[str, Target], cpus: Mapping[str, str]) -> dict[str, str]:
-    """Return a CPU map without the hosts that a rig does not have."""
-    return {name: own for name, own in cpus.items() if name in targets or name not in netns.PORTS}
 
 
 class DryHost(Host):
@@ -193,14 +185,14 @@ class DryHost(Host):
 def recorded(spec: str, added: Additions) -> Iterator[Rig]:
     """Yield the dry rig, with the hosts that a study adds; it shows plans and runs nothing."""
     # `describe()` and the facts of "sut" of a virtual rig with two CPUs.
-    known = json.loads(resources.files("labkit.rig").joinpath("dry.json").read_text("utf-8"))
+    known = json.loads(Path(__file__).with_name("dry.json").read_text("utf-8"))
     rig, targets = known["rig"], dict[str, Target]()
     for role in roles_with(added):
         host, address = DryHost(role, known["facts"]), netns.address(role)
         engine = "unix:///dry" if role in _ENGINES else None
         targets[role] = Target(host, address, engine, addresses=(address,), interfaces=("lab0",))
-    cpus, links = _cpus_of(targets, rig["cpu_map"]), tuple(rig["links"])
-    yield Rig("dry", "dry", targets, cpus, True, links, rig["capabilities"])
+    links, missing = tuple(rig["links"]), rig["capabilities"]
+    yield Rig("dry", "dry", targets, rig["cpu_map"], True, links, missing)
 
 
 # Removing. No record is kept of a rig: processes carry a label, and everything else has labkit's
@@ -208,30 +200,30 @@ def recorded(spec: str, added: Additions) -> Iterator[Rig]:
 
 
 def clean() -> list[str]:
-    """Remove everything of labkit's but images, under the machine's lock; return what it was."""
+    """Remove all of labkit's but images, under the machine's lock; return most of what it was."""
     if os.geteuid() != 0:
         return []
     local = LocalHost()
-    removed = [f"control groups {root}" for root in group_roots()]
+    groups = Path("/sys/fs/cgroup")  # of version 2, or with the hierarchies of version 1
+    removed = [f"control groups {at}" for way in ("labkit", "*/labkit") for at in groups.glob(way)]
     # First what is in containers: an engine would wait for them as it ends.
     local.call("remove_group", group="/labkit")
     # An engine ends its own; an SSH server loses its label, and is found in its namespace.
     for label, grace in (("trial-", 2.0), (netns.ENGINE, 10.0), (netns.PREFIX, 0.0)):
         removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
     # A process that waits for a disk or a mount cannot be killed.
-    killed = local.run(*script(_KILL, *netns.existing()), timeout=10).stdout.split()
-    removed += [f"process {pid} of a host" for pid in dict.fromkeys(killed)]
-    for point in mounted():  # what a killed daemon left
+    local.run(*script(_KILL, *netns.existing()), timeout=10)
+    points = [partition.mountpoint for partition in psutil.disk_partitions(all=True)]
+    left = [point for point in points if f"{point}/".startswith(_MOUNTS)]
+    for point in sorted(left, reverse=True):  # what a killed daemon left, the deepest first
         local.run("umount", "--lazy", point)
-        removed.append(f"mount {point}")
-    images.clear(local, str(netns.STORAGES), str(netns.IMAGES))
+    local.run(*script(images.CLEAR, str(netns.STORAGES), str(netns.IMAGES)), timeout=600)
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
         removed.append(f"network namespace {name}")
     # An engine may have started one more container before it ended.
     local.call("remove_group", group="/labkit")
-    if local.run("ip", "route", "del", *netns.UNREACHABLE.split(), check=False).status == 0:
-        removed.append(f"route {netns.UNREACHABLE}")
+    local.run("ip", "route", "del", *netns.UNREACHABLE.split(), check=False)
     for socket in Path(networks.PLUGINS).glob("labkit-*"):
         socket.unlink()
     # Of settings only the machine's are left; those of the hosts went with their namespaces.
@@ -242,17 +234,4 @@ def clean() -> list[str]:
         shutil.rmtree(folder, ignore_errors=True)
     if netns.DIRECTORY.exists():
         shutil.rmtree(netns.DIRECTORY)
-        removed.append(f"folder {netns.DIRECTORY}")
     return removed
-
-
-def group_roots() -> list[Path]:
-    """Return the lab's control group in every hierarchy."""
-    base = Path("/sys/fs/cgroup")
-    return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]
-
-
-def mounted() -> list[str]:
-    """Return the mount points of the rig's daemons, the deepest first."""
-    points = [partition.mountpoint for partition in psutil.disk_partitions(all=True)]
-    return sorted((point for point in points if f"{point}/".startswith(_MOUNTS)), reverse=True)

@@ -6,6 +6,7 @@ those that use ``lab``.
 
 import itertools
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +17,10 @@ from labkit.campaign.trial import Trial
 from labkit.hosts import LocalHost
 from labkit.rig import netns
 from labkit.rig.images import LayeredImage, tree
-from labkit.rig.virtual import group_roots
 
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0
-MINE = f"trial-{os.getpid()}-"
+MINE, GROUPS = f"trial-{os.getpid()}-", Path("/sys/fs/cgroup")
 #: Two layers with a tree each, and two files for first writes.
 FILES, FIRST = tree("tree", 5, 20, 20_000), {f"first/{number}": 300_000 for number in range(2)}
 LAYERED = LayeredImage("layered", (FILES | FIRST | {"layer-1": 4096}, FILES | {"layer-2": 4096}))
@@ -82,7 +82,8 @@ def leftovers():
     argv = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", "{{.Names}}")
     sockets = (netns.SOCKET, netns.PEER_SOCKET, netns.socket_of("debian13"))
     containers = [local.run(*argv, env={"DOCKER_HOST": one}).stdout.split() for one in sockets]
-    groups = [path for root in group_roots() for path in root.iterdir() if path.is_dir()]
+    # Of version 2, or in the hierarchies of version 1.
+    groups = [path for at in ("labkit/*/", "*/labkit/*/") for path in GROUPS.glob(at)]
     jobs = netns.DIRECTORY / "jobs"
     return [
         *(f"container {name}" for names in containers for name in names),

@@ -193,6 +193,6 @@ def state():
     shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": netns.SOCKET}, check=False)
     found["machine"] = shown.stdout.splitlines()
     for role in ROLES:
-        argv = (*netns.inside(role), "sh", "-c", HOST_STATE, "state", str(netns.sysfs(role)))
+        argv = (*netns.inside(role), "sh", "-c", HOST_STATE, "state", str(netns.SYSFS / role))
         found[role] = local.run(*argv).stdout.splitlines()
     return found

@@ -101,7 +101,7 @@ def test_hosts_are_the_same_at_each_opening_and_pass_no_firewall(lab):
     hooks = list(map(str, Path("/proc/sys/net/bridge").glob("bridge-nf-call-*")))
     assert LocalHost().run(*inside, "cat", *hooks).stdout == "0\n" * len(hooks)
     links = LocalHost().run(*inside, "ip", "link", "show", "master", "br0").stdout
-    assert netns.plug("sut", 1) in links and netns.plug(netns.COLLECTOR) not in links
+    assert netns.plug("sut", 1) in links and netns.plug("collector") not in links
 
 
 def test_a_daemon_inherits_neither_cpus_nor_control_group_and_has_no_proxy(lab):

@@ -26,10 +26,10 @@ def test_roles_of_enoslib(tmp_path):
 
 
 def test_groups_of_an_inventory(tmp_path):
-    hosts = convert(tmp_path, "ansible-inventory.json").hosts
-    generator, layer2 = hosts.generator, hosts.sut.layer2
+    file = convert(tmp_path, "ansible-inventory.json")
+    generator, layer2 = file.hosts.generator, file.networks["bridge"]
     assert (generator.ssh, generator.port, generator.sudo) == ("192.0.2.10", 2222, True)
     assert generator.addresses == ["198.18.0.2", "198.18.1.2"]
-    assert layer2.port == "eth2" and hosts.collector.mirrors == ["sut"]
+    assert layer2.port == "eth2" and file.hosts.collector.mirrors == ["sut"]
     with pytest.raises(UsageError, match="bridge_prot"):  # a variable that is no key
         convert(tmp_path, "ansible-inventory.json", "labkit_bridge_port", "labkit_bridge_prot")

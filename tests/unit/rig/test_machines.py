@@ -78,10 +78,11 @@ def test_machines_and_networks_are_read(tmp_path):
     sut, generator = file.machines["sut"], file.machines["generator"]
     assert (sut.ssh, sut.user, sut.port, sut.sudo) == ("sut.example", "admin", 2222, True)
     names = {"engine": "labkit-layer2", "bridge": "labbr0", "port": "eth2"}
-    assert sut.layer2 == Network("bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", **names)
+    layer2 = Network("bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", **names)
+    assert file.networks["bridge"] == layer2
     assert sut.socket == file.machines["peer"].socket == "unix:///var/run/docker.sock"
     assert generator.key == str(tmp_path / "keys" / "user"), "relative to the file"
-    assert (generator.socket, generator.layer2, generator.known_hosts) == ("", None, None)
+    assert (generator.socket, generator.known_hosts) == ("", None)
     assert set(file.networks) == {"bridge", "macvlan", "nat", "overlay"}
     assert file.networks["overlay"].subnet == "192.0.2.0/24"
     assert file.networks["nat"].gateway == "198.18.4.1"

@@ -147,7 +147,7 @@ def test_the_ends_are_on_different_cores_of_the_cpus_that_a_container_has(monkey
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     cores = {topology.format(cpu): "0-3" if cpu < 4 else "4-7" for cpu in range(8)}
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {1, 2, 6, 7})
-    cpus = virtual.cpu_map(cores)
+    cpus = virtual.cpu_map(cores, ["generator", "sut"])
     assert (cpus["generator"], cpus["sut"], cpus["harness"]) == ("1", "6", "2")
     assert cpus["all"] == "1-2,6-7"
 
