@@ -157,8 +157,7 @@ def _differences(seen: Seen, machine: Machine) -> Iterator[Check]:
     lacking += [address for address in machine.addresses if address not in lab]
     found = ", ".join(" ".join([name, *by_link[name]]) for name in by_link)
     fault = f"{', '.join(lacking)} is not there"
-    remedy = f"ip addr add {', '.join(machine.addresses)}/24 dev {near}"
-    remedy = f"in rig.toml: interfaces, addresses; or {remedy}"
+    remedy = f"in rig.toml: interfaces, addresses; or ip addr add ADDRESS/24 dev {near}"
     yield Check("addresses", found, not lacking, fault, remedy, True)
     ways = {to: rows[0].get("dev") if rows else None for to, rows in answers["routes"].items()}
     stray = ", ".join(to for to, device in ways.items() if device not in machine.interfaces)
