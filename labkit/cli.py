@@ -282,9 +282,10 @@ def doctor(path: Path | None) -> None:
     With --rig, the hosts of the file; nothing is changed there, but that the file's scratch
     directory is made. Exit code 1: something that all studies need is missing.
     """
-    from labkit import doctor as checks
+    from labkit.rig import machines
+    from labkit.rig.virtual import check_machine
 
-    results = checks.check_rig(path) if path else {"": checks.check_machine()}
+    results = machines.check(path) if path else {"": check_machine()}
     for role, found in results.items():
         click.echo("\n".join([f"\n{role}"] * bool(role) + [check.line() for check in found]))
     sys.exit(any(one.needed and not one.ok for found in results.values() for one in found))
@@ -340,18 +341,12 @@ def pack(folder: Path, output: Path) -> None:
     click.echo(f"packed: {output}")
 
 
-@app.command(epilog="Examples: labkit cite | labkit cite data/reference | labkit cite --check")
+@app.command(epilog="Examples: labkit cite | labkit cite data/reference")
 @click.argument("folder", type=_FOLDER, default=SHIPPED)
-@click.option("--check", is_flag=True, help="Print what a release still lacks.")
-def cite(folder: Path, check: bool) -> None:
+def cite(folder: Path) -> None:
     """Print CITATION.cff: how to cite labkit and the repeated studies, or a dataset."""
     from labkit.analysis import package
-    from labkit.doctor import check_release
 
-    if check:
-        missing = check_release(folder)
-        click.echo("\n".join(missing or ["nothing is missing"]))
-        sys.exit(bool(missing))
     click.echo(package.cite(folder / "CITATION.cff"), nl=False)
 
 

@@ -105,6 +105,22 @@ def missing(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
     return reasons
 
 
+def check(path: Path | str) -> dict[str, list[Check]]:
+    """Return the results of a rig file's hosts, asked at the same time, and of the rig, by role."""
+    results, found = dict[str, list[Check]](), each(path, checks.look, at_once=True)
+    for role, seen in found.items():
+        if isinstance(seen, LabkitError):
+            why = f"{seen.what}: {seen.why}"
+            results[role] = [Check("reached", "no", False, why, seen.remedy, needed=True)]
+        else:
+            results[role] = [*checks.check(seen)]
+    if all(isinstance(seen, Seen) for seen in found.values()):
+        reasons = missing(read_rigfile(path), found)
+        rows = [Check(name, "infeasible", False, why) for name, why in reasons.items()]
+        results["rig"] = [kernels(found), *rows]
+    return results
+
+
 @contextmanager
 def opened(spec: str, added: Additions) -> Iterator[Rig]:
     """Connect the rig of a file, checked and with its images, for a ``with`` block."""

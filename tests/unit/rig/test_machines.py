@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from labkit import doctor
 from labkit.errors import UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Network
@@ -249,7 +248,7 @@ def test_hosts_that_cannot_be_reached_are_all_listed(tmp_path):
     closed = 'ssh = "127.0.0.1"\nport = 9\n'
     text = GOOD.replace('ssh = "gen.example"\n', closed).replace('ssh = "sut.example"\n', closed)
     path = write(tmp_path, text.replace("port = 2222\n", ""))
-    found = doctor.check_rig(path)
+    found = machines.check(path)
     assert list(found) == ["generator", "sut"]
     for (check,) in found.values():
         assert check.needed and not check.ok and "cannot be reached" in check.fault and check.remedy

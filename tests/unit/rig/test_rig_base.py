@@ -1,5 +1,8 @@
 """Rules of every rig: where placements go, what is infeasible, how one is opened and closed."""
 
+import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
@@ -172,3 +175,12 @@ def test_a_dry_rig_shows_the_plan_and_measures_nothing(tmp_path, capsys):
     with pytest.raises(DryRun, match="tiny: 6 conditions x 5 blocks = 30 trials on rig dry"):
         study.run("dry", blocks=5, seed=1, into=tmp_path)
     assert "expected duration" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops a capability of root")
+def test_root_without_cap_sys_admin():
+    drop = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+    argv = [*drop, sys.executable, "-c", "from labkit.rig import opener; opener('auto')"]
+    found = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert "RigError" in found.stderr
+    assert "user 0 has no right to make network namespaces (" in found.stderr
