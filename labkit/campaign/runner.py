@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import math
 import operator
 import os
@@ -12,16 +11,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from io import BytesIO
 from itertools import takewhile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyarrow as pa
@@ -41,8 +39,6 @@ from labkit.tools.base import Column
 if TYPE_CHECKING:
     from labkit.campaign.study import Plan
 
-#: At the level INFO it has a line a trial, at WARNING those that failed.
-LOG = logging.getLogger("labkit.campaign")
 #: The file that the process which measures a campaign locks, and writes its name into.
 LOCK = ".lock"
 #: Attempts at a trial in one run, each a row, and those besides that may end with a lost connection
@@ -52,6 +48,7 @@ ATTEMPTS, LOSSES = 2, 10
 GIVE_UP, PAUSE = 5, 1800
 _TIME = "%Y%m%d-%H%M%S"  # names sort as campaigns were begun
 Samples = Mapping[str, Column]
+Show = Callable[[str, bool], None]
 
 
 def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float = 0.0) -> None:
@@ -66,11 +63,11 @@ def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float =
     # One that begins with disturbed CPUs has nothing else to compare them with.
     for treatment in plan.study.treatments.values():
         treatment.resume(rows)
-    total, done = len(plan.design), len(measured)
+    total, done, attempts = len(plan.design), len(measured), Counter(row["trial"] for row in rows)
     failed, current, longest = 0, 0, 0.0
     began = time.monotonic()
     end = began + (seconds or math.inf)
-    with progress(plan.study.name, total, done) as bar, pinned_to_harness(plan.rig):
+    with progress(plan.study.name, total, done) as (bar, show), pinned_to_harness(plan.rig):
         try:
             for keys, condition in todo:
                 now, needed = time.monotonic(), 0.0
@@ -81,7 +78,9 @@ def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float =
                 if now + needed > end:
                     announce(f"stopped before {keys['trial']}, by `minutes`: run the same again")
                     return
-                error = _run_planned(plan, store, condition, {**keys, "session": session})
+                name = keys["trial"]
+                numbered = {"trial": name, "attempt": attempts[name], **keys}
+                error = _run_planned(plan, store, condition, numbered | {"session": session}, show)
                 failed = failed + 1 if error else 0
                 if failed >= GIVE_UP:
                     what = f"{failed} planned trials failed one after the other"
@@ -100,28 +99,26 @@ def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float =
 
 
 def _run_planned(
-    plan: Plan, store: Store, condition: Condition, keys: Mapping[str, Any]
+    plan: Plan, store: Store, condition: Condition, keys: dict[str, Any], show: Show
 ) -> Exception | None:
     """Run a planned trial until an attempt succeeds; return the last attempt's error."""
-    name, values = keys["trial"], {**plan.settings, **condition.levels}
-    number = len([*store.path.glob(f"trials/{name}-a*")])
-    failures = losses = 0
+    values, failures, losses = {**plan.settings, **condition.levels}, 0, 0
     while failures < ATTEMPTS and losses < LOSSES:
-        number += 1
+        keys["attempt"] += 1
         if not plan.rig.shared_kernel:  # a host may have rebooted between two trials
             _check_hosts(plan)
-        label = f"trial-{os.getpid()}-{name}-a{number}"
+        name = f"{keys['trial']}-a{keys['attempt']}"
+        label = f"trial-{os.getpid()}-{name}"
         trial = Trial(plan.rig, values, label, keys["block"], plan.study.treatments)
-        numbered = {"trial": name, "attempt": number, **keys}
-        done = trial.attempt(plan.study.protocol, condition, numbered)
+        done = trial.attempt(plan.study.protocol, condition, keys)
         store.add(done.record, done.measurement.samples, done.logs)
-        row, what = done.record["rows"][0], f"{name} attempt {number} ({condition.label})"
-        if done.error is None:
-            flags = f"; flags: {row['flags']}" if row["flags"] else ""
-            LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], row["n_samples"], flags)
+        row, error = done.record["rows"][0], done.error
+        said = f"failed: {_line(error)}" if error else f"ok: {row['n_samples']} samples"
+        said += f"; flags: {row['flags']}" if row["flags"] else ""
+        show(f"{name} ({condition.label}) {said}, {row['seconds']:.1f} s", error is None)
+        if error is None:
             return None
-        LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], _line(done.error))
-        lost = isinstance(done.error, HostUnreachable | CpusDisturbed)
+        lost = isinstance(error, HostUnreachable | CpusDisturbed)
         losses, failures = losses + lost, failures + (not lost)
         _check_hosts(plan)
     return done.error
@@ -171,31 +168,25 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
 
 
 @contextmanager
-def progress(title: str, total: int, done: int) -> Iterator[Any]:
-    """Yield a bar of trials, with lines of failed ones; a file has a line a trial instead."""
+def progress(title: str, total: int, done: int) -> Iterator[tuple[Any, Show]]:
+    """Yield a bar of trials, and what shows a failed one above it, or any one in a file."""
     # tqdm's monitor is a thread that would wake up inside windows.
     tqdm.tqdm.monitor_interval = 0
-    terminal, level = open_progress(), LOG.level
+    terminal = open_progress()
     file = terminal or sys.stderr
     notebook = terminal is None and "ipykernel" in sys.modules
     lines = not notebook and not file.isatty()
-    # Lines do not break the bar.
-    above = partial(tqdm.tqdm.write, file=file, end="")
-    handler = logging.StreamHandler(cast(TextIO, SimpleNamespace(write=above, flush=file.flush)))
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    LOG.addHandler(handler)
-    if lines:
-        LOG.setLevel(logging.INFO)
+
+    def show(text: str, ok: bool) -> None:
+        if lines or not ok:
+            tqdm.tqdm.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=file)
+            file.flush()
+
     options = {"total": total, "initial": done, "desc": title, "unit": "trial", "file": file}
     options |= {"disable": lines, "mininterval": 0, "smoothing": 0.1, "dynamic_ncols": True}
-    try:
-        with (tqdm.auto.tqdm if notebook else tqdm.tqdm)(**options) as bar:
-            yield bar
-    finally:
-        LOG.setLevel(level)
-        LOG.removeHandler(handler)
-        if terminal:
-            terminal.close()
+    bars = tqdm.auto.tqdm if notebook else tqdm.tqdm
+    with terminal or contextlib.nullcontext(), bars(**options) as bar:
+        yield bar, show
 
 
 def sync(path: Path) -> None:
@@ -226,43 +217,36 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """One campaign's directory; open one with `resume_or_begin`."""
+    """One campaign's directory, while `opened` locks it."""
 
     path: Path
 
     @classmethod
-    def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
-        """Return the newest campaign in a study's folder, if its plan is the same, or a new one."""
-        busy = UsageError("another process begins a campaign", where=str(folder))
-        with locked(folder / LOCK, busy, patience=math.inf):
-            last = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
-            if last is None or new:
-                now = datetime.now()
-                if last is not None:  # it is later than that, whatever the clock says
-                    with contextlib.suppress(ValueError):  # somebody has named it otherwise
-                        after = datetime.strptime(last.name[:15], _TIME)
-                        now = max(now, after + timedelta(seconds=1))
-                store = cls(folder / f"{now:{_TIME}}-{digest(plan['identity'])}")
-                write_json(store.path / "plan.json", plan)
-                return store
-            refuse_to_mix(load(last).plan["identity"], plan["identity"], str(last))
-            if (last / "trials.parquet").is_file():
-                what, remedy = "a packed campaign cannot be continued", "begin another: --new"
-                raise UsageError(what, where=str(last), remedy=remedy)
-            return cls(last)
-
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing, after removing the files of interrupted writes."""
-        what, remedy = "another process measures this campaign", "let it end, or use --new"
-        busy = UsageError(what, where=str(self.path), remedy=remedy)
-        with locked(self.path / LOCK, busy):
-            shutil.rmtree(self.path / ".attempt", ignore_errors=True)
-            stored = {path.name for path in self.path.glob("trials/*")}
-            for path in [*self.path.rglob(".*.tmp"), *self.path.glob("samples.parquet/*")]:
-                if path.stem not in stored:
-                    path.unlink(missing_ok=True)
-            yield
+    def opened(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Iterator[Store]:
+        """Yield the newest campaign in a study's folder, if its plan is the same, or a new one."""
+        what, remedy = "another process measures this study", "let it end, or set another `data`"
+        with locked(folder / LOCK, UsageError(what, where=str(folder), remedy=remedy)):
+            path = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
+            if path is None or new:
+                now = datetime.now()
+                if path is not None:  # it is later than that, whatever the clock says
+                    with contextlib.suppress(ValueError):  # somebody has named it otherwise
+                        after = datetime.strptime(path.name[:15], _TIME)
+                        now = max(now, after + timedelta(seconds=1))
+                path = folder / f"{now:{_TIME}}-{digest(plan['identity'])}"
+                write_json(path / "plan.json", plan)
+            refuse_to_mix(load(path).plan["identity"], plan["identity"], str(path))
+            if (path / "trials.parquet").is_file():
+                what, remedy = "a packed campaign cannot be continued", "begin another: --new"
+                raise UsageError(what, where=str(path), remedy=remedy)
+            # Files of interrupted writes.
+            shutil.rmtree(path / ".attempt", ignore_errors=True)
+            stored = {one.name for one in path.glob("trials/*")}
+            for file in [*path.rglob(".*.tmp"), *path.glob("samples.parquet/*")]:
+                if file.stem not in stored:
+                    file.unlink(missing_ok=True)
+            yield cls(path)
 
     def attempts(self) -> list[dict[str, Any]]:
         """Return the first row of every attempt."""

@@ -254,8 +254,7 @@ class Plan:
         """
         if self.rig.kind == "dry":
             raise DryRun(str(self), why="a dry rig shows plans and runs nothing")
-        store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
-        with store.locked():
+        with Store.opened(project(into) / self.study.name, self.as_record(), new=new) as store:
             run(self, store, only, 60 * minutes)
         return data.load(store.path)
 

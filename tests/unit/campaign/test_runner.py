@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import termios
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +155,8 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(rig, tmp_p
     (tmp_path / "said").touch()
     monkeypatch.setenv(TERMINAL, str(tmp_path / "said"))
     plan_of(rig, Protocol(c2=ValueError("odd"))).run(tmp_path / "a")
-    lines = re.findall(r" (INFO|WARNING) (\S+)", (tmp_path / "said").read_text())
-    assert lines[:3] == [("INFO", "b01-p01"), ("WARNING", "b01-p02"), ("INFO", "b01-p02")]
+    lines = re.findall(r" (b\S+) .*\) (ok|failed): ", (tmp_path / "said").read_text())
+    assert lines[:3] == [("b01-p01-a1", "ok"), ("b01-p02-a1", "failed"), ("b01-p02-a2", "ok")]
     assert len(lines) == 7
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
@@ -170,7 +169,7 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(rig, tmp_p
         while True:
             shown += os.read(ours, 1 << 16).decode()
     os.close(ours)
-    assert "6/6" in shown and shown.count(": odd") == 1 and "INFO" not in shown
+    assert "6/6" in shown and shown.count(": odd") == 1 and " ok: " not in shown
 
 
 @pytest.mark.parametrize("error", [HostUnreachable, CpusDisturbed])
@@ -235,7 +234,8 @@ RTT = {"rtt_ns": np.array([1, 2])}
 
 
 def begin(tmp_path, plan=PLAN, new=False):
-    return Store.resume_or_begin(tmp_path / "study", plan, new=new)
+    with Store.opened(tmp_path / "study", plan, new=new) as store:
+        return store
 
 
 @pytest.fixture
@@ -271,27 +271,19 @@ def files(store):
     return sorted(str(path.relative_to(store.path)) for path in paths)
 
 
-@pytest.mark.parametrize(("new", "count"), [(False, 1), (True, 8)])
-def test_a_campaign_is_begun_by_several_at_once(tmp_path, new, count):
-    with ThreadPoolExecutor(8) as pool:
-        paths = set(pool.map(lambda _: begin(tmp_path, new=new).path, range(8)))
-    assert len(paths) == len(list(tmp_path.glob("study/*/plan.json"))) == count
-
-
-def test_a_campaign_is_measured_by_one_process(store, tmp_path):
-    part, other = store.path / ".attempt", begin(tmp_path)
-    with store.locked():
+def test_a_study_is_measured_by_one_process(store, tmp_path):
+    part = store.path / ".attempt"
+    with Store.opened(tmp_path / "study", PLAN, new=False):
         part.mkdir()
-        with pytest.raises(UsageError, match="another process measures") as caught, other.locked():
-            pass
+        with pytest.raises(UsageError, match="another process measures") as caught:
+            begin(tmp_path, new=True)
         assert caught.value.why == f"process {os.getpid()} on {platform.node()} has it"
         assert part.exists()
-    with other.locked():
-        assert not part.exists()
+    assert begin(tmp_path).path == store.path and not part.exists()
 
 
 @pytest.mark.parametrize("step", range(13))
-def test_a_trial_appears_complete_or_not_at_all(store, monkeypatch, step):
+def test_a_trial_appears_complete_or_not_at_all(store, tmp_path, monkeypatch, step):
     """Die at each flush to the disk in turn; what is then read is nothing or everything."""
     calls = iter(range(1000))
 
@@ -303,9 +295,8 @@ def test_a_trial_appears_complete_or_not_at_all(store, monkeypatch, step):
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(runner.os, "fsync", dying)
         store.add({"rows": [ROW]}, RTT, logs)
-    whole = bool(store.attempts())
-    with store.locked():
-        assert (files(store) != ["plan.json"]) == whole
+    whole = bool(begin(tmp_path).attempts())
+    assert (files(store) != ["plan.json"]) == whole
     if not whole:
         store.add({"rows": [ROW]}, RTT, logs)
     assert files(store) == [
