@@ -176,8 +176,8 @@ def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
         _show_answers(run.folder, outcome)
 
 
-def _show_answers(campaigns: Path, outcome: Path | LabkitError) -> None:
-    """Print the answers of a study that was measured, and the path of their page."""
+def _show_answers(campaigns: Path, outcome: Path | LabkitError) -> Path:
+    """Print the answers of a study that was measured and their page; return the campaign's path."""
     from labkit.analysis import publish
     from labkit.data import load
 
@@ -186,7 +186,8 @@ def _show_answers(campaigns: Path, outcome: Path | LabkitError) -> None:
     elif isinstance(outcome, LabkitError):
         raise outcome
     say("analysing")
-    answers = publish.study_pages(project("reports"), load(campaigns))
+    campaign = load(campaigns)
+    answers = publish.study_pages(project("reports"), campaign)
     if not answers:
         what, why = f"nothing answers {campaigns.name}", "no notebook there has its r.summary(...)"
         remedy = "write it as docs/extend.md says; what was measured is kept"
@@ -196,6 +197,7 @@ def _show_answers(campaigns: Path, outcome: Path | LabkitError) -> None:
             raise LabkitError(f"the page {answer['page']} failed", why=answer["error"])
         _show(answer)
         click.echo(f"page: {project('reports') / answer['page']}")
+    return campaign.path
 
 
 def _show(answer: dict[str, Any]) -> None:
@@ -222,7 +224,7 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
     from labkit.analysis import publish
     from labkit.rig import opener
 
-    runs, failures, folder = [], [], project("reports")
+    runs, done, failures, folder = [], [], [], project("reports")
     if measure:
         try:
             opener("auto")
@@ -231,10 +233,10 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
             say(f"cannot measure here: {error.why}")
     for run, outcome in studies.measure_all(runs, say=say, wait=wait):
         try:
-            _show_answers(run.folder, outcome)
+            done.append(_show_answers(run.folder, outcome))
         except LabkitError as error:
             failures.append(f"{run.study} failed: {error}")
-    for answer in publish.report(folder, data, say=say):
+    for answer in publish.report(folder, data, say=say, done=done):
         if "error" in answer:
             failures.append(f"{answer['page']} failed: {answer['error']}")
         elif "rows" in answer and (not runs or answer["source"] == "reference"):

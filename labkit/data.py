@@ -44,8 +44,8 @@ class Campaign:
         """Medians of the outcomes by condition, and the attempts that failed or are flagged."""
         outcomes = [name for name in self.plan.get("outcomes", []) if name in self.ok]
         medians = self.ok.groupby([*self.factors, "repeat"], sort=False)[outcomes].median()
-        odd = (self.trials["status"] != "ok") | (self.trials["flags"] != "")
-        shown = self.trials.loc[odd, ["trial", *self.factors, "status", "flags", "problem"]]
+        odd = self.trials.query("status != 'ok' or flags != ''")
+        shown = odd[["trial", *self.factors, "status", "flags", "problem"]]
         return f"<p>{html.escape(repr(self))}</p>{medians.to_html()}{shown.to_html()}"
 
     @property

@@ -266,11 +266,10 @@ def _line(claim: Claim, evidence: Evidence) -> Iterator[tuple[str, Floats, tuple
 
 
 class _Rules:
-    """Rules by their names in ``needs``: each returns what a campaign lacks for a claim, or "".
+    """Rules by their names in ``needs``: each returns what a campaign lacks for a claim, or ""."""
 
-    They read the campaign and the paper's numbers, never the result of a comparison with the claim.
-    Those on trials are met where nothing was measured.
-    """
+    # They read the campaign and the paper's numbers, never the result of a comparison with the
+    # claim. Those on trials are met where nothing was measured.
 
     def __init__(self, claim: Claim, evidence: Evidence) -> None:
         self.claim, self.evidence, self.campaign = claim, evidence, evidence.campaign
@@ -538,14 +537,12 @@ def current(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a finding of the papers, with the weakest verdict of its claims and its reason.
-
-    The last folder's claims count where all of them have 12 blocks there, and else the first's.
-    """
+    """Return a row a finding of the papers: the weakest verdict of its claims, and its reason."""
     first, latest, table = rows.drop_duplicates("id"), current(rows), []
     for source, data in _papers().items():
         for name, finding in data["finding"].items():
             own, reference = (one[one["id"].isin(finding["claims"])] for one in (latest, first))
+            # Claims of two folders are not mixed.
             own = own if own["folder"].nunique() == 1 else reference
             if len(own):
                 weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]

@@ -66,7 +66,7 @@ def _rows(evidence: Evidence, printed: pd.DataFrame, entry: Any) -> Iterator[dic
             here, ratio_here = _here(evidence, name, cells, entry)
             yield {
                 "table": table,
-                "quantity": column(name).text,
+                "quantity": column(name).text + ", as a share" * ("share_of" in entry),
                 "condition": words.level([*cell], [*cell.values()]),
                 "paper": f"{number} {unit.removeprefix('1')}".strip(),
                 "here [95 % interval]": here,

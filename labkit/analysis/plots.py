@@ -22,14 +22,16 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import blended_transform_factory
 
 from labkit.analysis import words
 from labkit.analysis.stats import Mean
 from labkit.analysis.tables import Html
 from labkit.units import column
 
-#: Inches and characters of a figure, which fits a page of 390 px.
-_WIDTH, _LINE = 3.7, 58
+#: Inches and characters of a figure, which fits a page of 390 px, and of a wide one's labels.
+_WIDTH, _LINE, _WIDE, _LONG = 3.7, 55, 9.1, 70
+_KEY = "blue: shown to differ; hollow: cannot tell; band: margin"
 _INK = "#7d7d7d"
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 #: Colours that read on white and on black.
@@ -47,9 +49,10 @@ _STYLE: Any = {
 
 
 class Figure(MatplotlibFigure):
-    """A figure with an alt text, which notebooks display as SVG."""
+    """A figure with an alt text, which notebooks display as SVG, and pages as wide as fits."""
 
     alt = ""
+    wide: Any = None
 
     @mpl.rc_context(_STYLE)
     def svg(self) -> str:
@@ -64,7 +67,8 @@ class Figure(MatplotlibFigure):
     def _ipython_display_(self) -> None:
         show: Any = display
         shown = {"image/svg+xml": self.svg(), "text/plain": self.alt}
-        show(shown, metadata={"image/svg+xml": {"alt": self.alt}}, raw=True)
+        about = {"alt": self.alt, "wide": self.wide.svg() if self.wide else ""}
+        show(shown, metadata={"image/svg+xml": about}, raw=True)
 
 
 def _levels(values: pd.Series[Any]) -> list[Any]:
@@ -86,21 +90,23 @@ def _drawn(draw: Callable[..., Figure]) -> Callable[..., Figure | Html]:
     """Draw in the style; of an empty frame say that nothing was measured."""
 
     @functools.wraps(draw)
+    @mpl.rc_context(_STYLE)
     def drawn(frame: pd.DataFrame, *names: Any, **options: Any) -> Figure | Html:
         if not len(frame):
             return Html("<p>Nothing of this was measured.</p>")
-        with mpl.rc_context(_STYLE):
-            return draw(frame, *names, **options)
+        return draw(frame, *names, **options)
 
     return drawn
 
 
 @_drawn
-def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[str] = ()) -> Figure:
-    """Draw ratios (intervals up to a factor of 5); hollow: cannot tell, band: the margin."""
-    figure = Figure(layout="constrained")
+def forest(table: pd.DataFrame, factor: Any = "", by: Any = (), *, wide: bool = False) -> Figure:
+    """Draw ratios (intervals up to a factor of 5), their labels above, or `wide` beside them."""
+    figure = Figure()
+    figure.set_layout_engine("constrained", rect=(0.52, 0, 0.48, 1) if wide else (0, 0, 1, 1))
     axes = figure.subplots()
-    across = axes.get_yaxis_transform()
+    place = figure.transFigure if wide else axes.transAxes
+    across = blended_transform_factory(place, axes.transData)
     table = table.astype({"low": float, "high": float})  # of one block they are None in JSON
     known = table[table["verdict"] != "not measured"]
     band = 1 + table["margin"].max()
@@ -114,19 +120,21 @@ def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[s
         label = words.label(record, factor, by)
         label += f" against {words.level(factor, record['to'])}" if len(baselines) > 1 else ""
         rows.append(f"{label}: {texts['ratio']} {texts['verdict']}".replace("  ", " "))
-        for text in textwrap.wrap(rows[-1].replace(" •", "\u00a0•"), _LINE):
-            axes.text(0, line, text, va="center", transform=across).set_in_layout(False)
-            line += 1
+        unbroken = rows[-1].replace(texts["ratio"], texts["ratio"].replace(" ", "\u00a0"))
+        text = textwrap.fill(unbroken, _LONG if wide else _LINE)
+        middle, line = line + text.count("\n") / 2, line + text.count("\n") + (1.4 if wide else 1)
+        drawn = axes.text(0, middle, text, va="center", linespacing=1.3, transform=across)
+        drawn.set_in_layout(False)
         if verdict != "not measured":
+            at, line = (middle, line) if wide else (line, line + 1.2)
             color = _PALETTE[0] if verdict.startswith("differs") else _INK
             face = "none" if verdict == "cannot tell" else color
             reach = np.clip([[record["low"]], [record["high"]]], low, high) - record["estimate"]
             look: dict[str, Any] = {"fmt": "o", "color": color, "mfc": face, "clip_on": False}
-            axes.errorbar(record["estimate"], line, None, abs(reach), **look)
-            ends = (line - 0.5, line + 0.5)
+            axes.errorbar(record["estimate"], at, None, abs(reach), **look)
+            ends = (at - 0.5, at + 0.5)
             axes.fill_betweenx(ends, 1 / band, band, color=_INK, alpha=0.3, linewidth=0)
             axes.vlines(1, *ends, color=_INK, linewidth=1)
-            line += 1.2
     _log_axis(axes, "x", low, high)
     metric = table["metric"].iloc[0] if table["metric"].nunique() == 1 else ""
     counts = known["n_blocks"].agg(["min", "max"]).fillna(0).astype(int).astype(str).unique()
@@ -134,9 +142,11 @@ def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[s
     label = f"{column(metric).text} ratio{baseline}, n = {' to '.join(counts)} blocks".strip()
     figure.alt = f"{label}: {'; '.join(rows)}."
     sides = f"← {words.word(0.5, metric)} · {words.word(2, metric)} →"
-    axes.set(yticks=[], ylim=(line, 0), xlabel=f"{textwrap.fill(label, _LINE)}\n{sides}")
+    axes.set(yticks=[], ylim=(line, 0))
+    axes.set_xlabel(f"{textwrap.fill(label, _LINE)}\n{sides}\n{_KEY}")
     axes.spines["left"].set_visible(False)
-    figure.set_size_inches(_WIDTH, 0.175 * (line + 4.5))
+    figure.set_size_inches(_WIDE if wide else _WIDTH, 0.175 * (line + 5.6))
+    figure.wide = None if wide else forest(table, factor, by, wide=True)
     return figure
 
 

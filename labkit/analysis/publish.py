@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,7 @@ _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
 
 def page(executed: Path, output: Path, note: str) -> str:
-    """Write an executed notebook as one HTML file that loads nothing, and return its title.
-
-    Below that stands `note`. The same notebook gives the same bytes.
-    """
+    """Write an executed notebook and a note as HTML that loads nothing, and return the title."""
     from nbconvert import HTMLExporter  # slow to import
 
     document = json.loads(executed.read_text(encoding="utf-8"))
@@ -51,10 +48,12 @@ def page(executed: Path, output: Path, note: str) -> str:
     return title
 
 
-def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def report(
+    folder: Path, data: Path | None, *, say: Callable[[str], None], done: Collection[Path] = ()
+) -> list[dict[str, Any]]:
     """Build the pages of all studies, the ledger and the index; return answers or error by page.
 
-    They show the campaigns in `data`, by default those measured here, else the reference.
+    They are of `data`, by default of what was measured here or the reference; those `done` are new.
     """
     from labkit.analysis import claims
 
@@ -73,34 +72,36 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
     # One after another: the samples in two kernels would need more than 1 GB.
     for study in sorted(shown):
         say(f"analysing {study}")
-        answers += study_pages(folder, shown[study], **given)
+        answers += study_pages(folder, shown[study], done=shown[study].path in done)
     answers.sort(key=lambda one: str(one["page"]))
     handed.write_text(json.dumps(answers, indent=1, sort_keys=True))
     given["answers"] = str(relative(handed, home))
     return answers + _build(folder, home / "notebooks/00-summary.ipynb", given, name="index.html")
 
 
-def study_pages(folder: Path, campaign: Campaign, **given: str) -> list[dict[str, Any]]:
+def study_pages(folder: Path, campaign: Campaign, *, done: bool = False) -> list[dict[str, Any]]:
     """Build the page of a campaign's study, if it has one, and return its answers or error."""
-    given["data"] = str(relative(campaign.path.absolute(), project()))
+    data = str(relative(campaign.path.absolute(), project()))
     here = not campaign.path.absolute().is_relative_to(project("data/reference"))
     kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
     about: dict[str, Any] = {"source": "here" if here else "reference"}
     about |= {"blocks": len(campaign.complete_blocks), "rig": f"{campaign.rig['name']}{kernel}"}
     about["measured"] = campaign.sessions[0]["began"][:10] if campaign.sessions else ""
-    about["note"] = f"{'Measured here' if here else 'The reference'}: {given['data']}."
+    about["note"] = f"{'Measured here' if here else 'The reference'}: {data}."
     notebooks = project("notebooks/analysis").glob(f"??-{campaign.study}.ipynb")
+    given = {} if done else {"data": data}
     return [answer for one in notebooks for answer in _build(folder, one, given, **about)]
 
 
 def _build(
     folder: Path, notebook: Path, parameters: Mapping[str, str], name: str = "", **about: Any
 ) -> list[dict[str, Any]]:
-    """Execute a notebook, write its page, and return what the index takes of it."""
+    """Execute a notebook if it has parameters, write its page, return what the index takes."""
     output = folder / (name or f"{notebook.stem}.html")
     executed, note = folder / "notebooks" / notebook.name, about.get("note", "")
     try:
-        execute(notebook, executed, parameters, cwd=project())
+        if parameters:
+            execute(notebook, executed, parameters, cwd=project())
     except LabkitError as error:
         failed = executed.with_name(f"{executed.stem}.failed.ipynb")
         title = page(failed, output, note) if failed.exists() else notebook.stem

@@ -19,7 +19,7 @@ from IPython.display import display
 from scipy.stats import linregress
 
 from labkit.analysis import package, plots, stats, words
-from labkit.analysis.claims import SATURATED_SHARE, current, ledger, read_ledger
+from labkit.analysis.claims import COLUMNS, SATURATED_SHARE, Evidence, evaluate, load_claims
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
@@ -75,6 +75,7 @@ class Comparison:
         if len({row["against"] for row in rows}) == 1:
             caption += f" against {frame.pop('against').iloc[0]}"
         caption += f"; margin {words.percent(self.shared['margin'])}"
+        caption += "; •: after Holm's correction too" * any("•" in row["verdict"] for row in rows)
         return Table(frame, caption if rows else f"{caption}: not measured")._repr_html_()
 
     def _rows(self, levels: Sequence[Any], by: Mapping[str, Any]) -> pd.DataFrame:
@@ -96,7 +97,6 @@ class Comparison:
         rows: Any = self._rows(levels, by).to_dict("records")
         for row in rows:
             row["sentence"] = words.sentence(row, self.factor, self.by)
-            row["ratio"] = words.row(row)["ratio"]
             row |= {name: words.level(self.factor, row[name]) for name in ("condition", "to")}
         return Answers(rows)
 
@@ -123,7 +123,6 @@ class Results:
 
     campaign: Campaign
     levels: Mapping[str, Any]
-    ledger: str
 
     def where(self, **levels: Any) -> Results:
         """Return the results at some levels; a list has several of a factor, in their order."""
@@ -193,7 +192,7 @@ class Results:
         factor : str or list of str
             What differs between conditions; of several factors a level is a tuple.
         to : hashable
-            The level to compare with, or None for the one before (`ladder`). Rows of a level that
+            The level to compare with, or None for the one before in the plan. Rows of a level that
             the campaign lacks say that it was not measured.
         by : str or list of str
             Factors at each combination of whose levels it is compared; the rows are one family.
@@ -227,10 +226,6 @@ class Results:
         frame = pd.DataFrame(rows, columns=list(columns))
         frame["p_adjusted"] = holm(frame["p_value"])
         return Comparison(frame, self, names[0] if len(names) == 1 else names, by, shared)
-
-    def ladder(self, factor: str, *, by: Names = (), of: str | None = None) -> Comparison:
-        """Compare each level of a factor with the one before it, in the order of the plan."""
-        return self.compare(factor, None, by=by, of=of)
 
     def _row(self, column: str, cells: Any, baseline: stats.Cell) -> dict[str, Any]:
         """Return the comparison of two cells, or why there is none; {} if none was planned."""
@@ -349,29 +344,28 @@ class Results:
         return Table(frame, f"{paper} and here: {', '.join(tables)}")
 
     def claims(self, paper: str) -> Table:
-        """Return the verdicts on the claims of a paper about this study."""
-        path = self.campaign.path.parent
-        known = read_ledger(project(self.ledger)) if self.ledger else ledger(path)
-        rows = current(known).query("source == @paper and study == @self.campaign.study")
+        """Return the verdicts on the claims of a paper about this study, by this campaign alone."""
+        evidence, wanted = Evidence(self.campaign), (paper, self.campaign.study)
+        own = [one for one in load_claims() if (one.source, one.study) == wanted]
+        rows = pd.DataFrame([evaluate(one, evidence) for one in own], columns=COLUMNS)
+        why = rows["needs"].where(rows["needs"] != "", rows["why"])
         shown = {
             "claim": rows["says"] + " (" + rows["place"] + ")",
             "verdict": rows["verdict"] + " " + rows["marks"],
             "here [95 % interval]": rows["parts"],
-            "why": rows["needs"].where(rows["needs"] != "", rows["why"]),
+            "why": why.where(why != rows["parts"], ""),
             "blocks": rows["n_blocks"],
         }
-        return Table(pd.DataFrame(shown), f"Claims of {paper} on this study")
+        return Table(
+            pd.DataFrame(shown), f"Claims of {paper} by this campaign; marks: see the ledger"
+        )
 
     def tail(self, hue: str, *, of: str = "rtt_ns") -> Shown:
         """Return the distribution of samples up to its tail, as a figure."""
         return plots.tail(self.campaign.samples(of, **self.levels), of, hue)
 
-    def over_blocks(self, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
-        """Return the value of every block, as a figure."""
-        return self.curve("block", hue, col, of=of)
-
     def curve(self, over: str, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
-        """Return means over blocks along a factor, as a figure."""
+        """Return means over blocks along a factor, or along "block" the values, as a figure."""
         column = self._column(of)
         frame = self.ok.dropna(subset=[column]) if column in self.ok else self.ok[:0]
         # Factors of text in the plan's order.
@@ -397,11 +391,10 @@ def _names(names: Names) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def results(path: Path | str, *, ledger: str = "") -> Results:
+def results(path: Path | str) -> Results:
     """Return the results of a campaign, or of the newest one in a study's folder.
 
-    A relative path starts at the project's folder, as JupyterLab starts in the notebook's. `ledger`
-    is the CSV of a ledger that was computed before; "" to compute it where claims are shown.
+    A relative path starts at the project's folder, as JupyterLab starts in the notebook's.
 
     Examples
     --------
@@ -412,4 +405,4 @@ def results(path: Path | str, *, ledger: str = "") -> Results:
     ... # doctest: +ELLIPSIS
     docker bridge is slower than docker host: p99 round-trip time ...
     """
-    return Results(load(project(path)), {}, ledger)
+    return Results(load(project(path)), {})

@@ -114,15 +114,11 @@ def answers_table(answers: Answers) -> Table:
     """Show each study with its first answer and a link to its page."""
     rows = []
     for one in answers:
-        answer = "this page failed" if "error" in one else "none of its conditions was measured"
-        texts = [answer, "", ""]
-        if one.get("rows"):
-            first = one["rows"][0]
-            measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"
-            texts = [first["sentence"], first["ratio"], measured]
+        failed = "this page failed" if "error" in one else "none of its conditions was measured"
+        answer = one["rows"][0]["sentence"] if one.get("rows") else failed
         question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
-        rows.append([question, *texts])
-    frame = pd.DataFrame(rows, columns=["Question", "Answer", "Ratio [95 % interval]", "Measured"])
+        rows.append([question, answer, one.get("source", "")])
+    frame = pd.DataFrame(rows, columns=["Question", "Answer", "Measured"])
     return Table(frame, "The studies and their first answers", "stacked")
 
 

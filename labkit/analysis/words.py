@@ -149,5 +149,6 @@ def sentence(result: Mapping[Any, Any], factor: str | Sequence[str], by: Sequenc
         blocks += f"; {result['reason']}"
     elif verdict == "cannot tell" and result["blocks_needed"] > result["n_blocks"]:
         blocks += f" (about {math.ceil(result['blocks_needed']):,} would tell)"
-    values = f"{texts['value']} against {texts['baseline']}, {texts['difference']}"
-    return f"{opening}: {column(result['metric']).text} {values}, {texts['ratio']}, {blocks}"
+    ratio = texts["ratio"].replace(" [", ", 95 % interval [")
+    values = f"{texts['value']} against {texts['baseline']}, {texts['difference']}, {ratio}"
+    return f"{opening}: {column(result['metric']).text} {values}, {blocks}"

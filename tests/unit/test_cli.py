@@ -75,7 +75,7 @@ def lab(monkeypatch):
         return run.notebook
 
     monkeypatch.setattr(studies, "measure", measure)
-    monkeypatch.setattr(data, "load", lambda folder: folder)
+    monkeypatch.setattr(data, "load", lambda folder: SimpleNamespace(path=folder))
     monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: found.pages.pop(0))
     return found
 
@@ -126,8 +126,10 @@ def test_a_report_answers_each_study_when_it_was_measured(lab, monkeypatch):
     monkeypatch.setattr(studies, "plan_runs", lambda *given: planned(*given)[:4])
     monkeypatch.setattr("labkit.rig.opener", lambda spec: None)
     pages = [{**HERE, "source": "here"}, {**HERE, "source": "reference"}]
-    monkeypatch.setattr(publish, "report", lambda *_, **__: pages)
+    given = {}
+    monkeypatch.setattr(publish, "report", lambda *_, **more: given.update(more) or pages)
     found = CliRunner().invoke(cli.app, ["report", "--measure"])
+    assert [path.name for path in given["done"]] == ["affinity-spinning", "cpu-quota"]
     assert found.exit_code == 1 and not [*lab.outcomes, *lab.pages]
     shown = ["a", "page: /", "a", "page: /", "a (refe", "report:"]
     assert [line[:7] for line in found.stdout.splitlines()] == shown

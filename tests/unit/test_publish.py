@@ -48,7 +48,7 @@ def soup(tmp_path_factory):
         shown({"text/markdown": HOSTILE}),
         shown({"text/plain": HOSTILE}),
         shown({"application/javascript": "alert(1)", "text/plain": "js"}),
-        shown({"image/svg+xml": SVG}, **{"image/svg+xml": {"alt": 'a "figure"'}}),
+        shown({"image/svg+xml": SVG}, **{"image/svg+xml": {"alt": 'a "figure"', "wide": SVG}}),
         nb.new_code_cell(HOSTILE, outputs=[stream, error]),
     )
     page(executed, folder / "page.html", HOSTILE)
@@ -72,7 +72,7 @@ def test_a_page_loads_nothing_and_texts_of_data_are_no_elements(soup):
 
 def test_a_page_has_its_title_and_texts_of_figures_and_leaves_out_what_is_hidden(soup):
     assert soup.title.get_text() == "A <title>" and soup.find("svg").get_text() == "5 us"
-    assert soup.find(class_="figure")["aria-label"] == 'a "figure"'
+    assert [one["aria-label"] for one in soup.select(".broad, .narrow")] == 2 * ['a "figure"']
     assert all(one.find_parent("details") for one in soup.find_all("pre", string="x = 1 < 2"))
     assert "secret" not in soup.get_text() and "blocks: int" not in soup.get_text()
 
@@ -140,11 +140,16 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project):
         assert links == ["index.html", "90-ledger.html"]
 
 
-def test_a_folder_shows_the_campaigns_that_are_in_it(project):
+def test_a_folder_shows_the_campaigns_in_it_each_executed_once(project):
     folder = project / "data/local/ask"
     answers = publish.report(project / "out", folder, say=lambda text: None)
     assert [one["data"] for one in answers] == ["data/local/ask/x/one", "data/local/ask/y/one"]
     assert (project / "out/ledger.csv").read_text() == f"in\n{folder}\n"
+    executed = project / "out/notebooks/10-x.ipynb"
+    executed.write_text(executed.read_text().replace("# 10-x", "# executed before"))
+    done = [load(folder / "x").path]
+    again = publish.report(project / "out", folder, say=lambda text: None, done=done)
+    assert [one["title"] for one in again] == ["executed before", "20-y"]
 
 
 def test_the_ledger_prints_findings_and_writes_the_claims(tmp_path, monkeypatch, capsys):
@@ -164,7 +169,7 @@ def test_the_index_and_the_ledger_escape_and_count():
     rows = pd.DataFrame([{**row, "verdict": word} for word in VERDICTS])
     answer = {"page": "p.html", "title": HOSTILE, "study": "s", "source": "reference", "blocks": 3}
     answer |= {"rig": HOSTILE, "measured": ""}
-    answer["rows"] = [{"sentence": HOSTILE, "ratio": "1.2x [1.1, 1.3]", "n_blocks": 5.0}]
+    answer["rows"] = [{"sentence": HOSTILE, "n_blocks": 5.0}]
     answers = [answer, {"page": "q.html", "title": "q", "error": HOSTILE}]
     answers.append({**answer, "rows": []})
     parts = [tables.opening(rows, answers), tables.answers_table(answers)]

@@ -134,10 +134,7 @@ def test_saturated_and_disturbed_trials_decide_nothing(blocking, place, blocks, 
     assert row["verdict"] == ("cannot tell" if reason else "differs") and reason in row["reason"]
 
 
-@pytest.mark.parametrize(
-    "levels",
-    [["007", "8"], ["1e3", "5"], ["1_0", "20"], ["1.50", "2.0"], ["inf", "1.5"], [64, 0.5, 1e-05]],
-)
+@pytest.mark.parametrize("levels", [["007", "8"], ["1e3", "5"], ["1.50", "2.0"], [64, 0.5, 1e-05]])
 def test_levels_are_the_texts_or_numbers_that_were_given(levels, tmp_path):
     campaign = write(tmp_path, {"size": levels}, lambda cell, block: {"ns": 1.0}, blocks=1)
     assert campaign.factors["size"] == levels and {*campaign.trials["size"]} == {*levels}
@@ -146,7 +143,7 @@ def test_levels_are_the_texts_or_numbers_that_were_given(levels, tmp_path):
 def test_a_ladder_compares_each_level_with_the_one_before(tmp_path):
     levels = {"clean": 100, "rules": 110, "docker": 130}
     write(tmp_path, {"place": list(levels)}, lambda cell, block: {"ns": levels[cell["place"]]})
-    table = results(tmp_path).ladder("place").table
+    table = results(tmp_path).compare("place", to=None).table
     assert list(table["to"]) == ["clean", "rules"]
     assert list(table["estimate"]) == pytest.approx([1.1, 1.3 / 1.1], rel=0.03)
 

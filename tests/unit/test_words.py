@@ -53,7 +53,7 @@ def test_amounts_ratios_directions_levels_and_headings():
 
 
 def test_sentences_have_the_direction_and_every_number():
-    numbers = ["6.98 us", "4.86 us", "+2.12 us", "1.44x [1.41, 1.46]", "16 blocks"]
+    numbers = ["6.98 us", "4.86 us", "+2.12 us", "1.44x, 95 % interval [1.41, 1.46], 16 blocks"]
     for change, expected in [
         ({}, "docker bridge is slower than bare cgroup: "),
         ({"verdict": "differs within margin"}, "within the margin of 2 %"),
