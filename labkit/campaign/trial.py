@@ -294,7 +294,7 @@ class Trial:
         self.flag(*found.flags)
         self.logs |= {n: text for n, text in found.texts.items() if n.endswith((".out", ".err"))}
         self._seen = found.after
-        window.check_unchanged(found, loads, self._servers)
+        window.check_unchanged(found, [*kernels.values()], loads, self._servers)
         found.job.check(f"see {', '.join(clients)} (.out and .err) of the trial")
         measurements = {}
         for load in loads:
@@ -315,13 +315,13 @@ class Trial:
                 for column in ("group_cpu_ns", "group_cpu_use"):
                     counted.pop(f"{prefix}{column}", None)
         self.mechanisms |= counted
+        metrics = {n: value for one in measurements.values() for n, value in one.metrics.items()}
         for one in measurements.values():
-            self.mechanisms |= one.mechanisms
             times = [one.samples[name] for name in ("start_ns", "end_ns") if name in one.samples]
             self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
         for treatment, level in self._applied():
             self.mechanisms |= treatment.timed(found.line)
-            self.flag(*treatment.check(level, self.mechanisms))
+            self.flag(*treatment.check(level, metrics | self.mechanisms))
         self.flag(*flags, *window.validity(self.mechanisms))
         self._check_used(found, clients)
         return measurements

@@ -607,13 +607,13 @@ def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
     found.update(_numbers("/proc/pressure/cpu", pressure_us=r"some .*total="))
     if (lowest := latency_request()) is not None:
         found["latency_request_us"] = lowest
-    found["uptime"] = float(read("/proc/uptime").split()[0])
     found["programs"] = [
         [pid, int(row[19]), read(f"/proc/{pid}/comm"), int(row[11]) + int(row[12])]
         for pid in _processes()
         if (row := _stat(f"/proc/{pid}")) and not int(row[6]) & KERNEL_THREAD
     ]
-    found["clock_ns"] = time.time_ns()
+    # The two differ in the same way until somebody sets the wall clock.
+    found["uptime"], found["clock_ns"] = time.clock_gettime(time.CLOCK_BOOTTIME), time.time_ns()
     return {**found, **(_machine_counters() if before else {})}
 
 

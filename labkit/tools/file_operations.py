@@ -48,5 +48,5 @@ def parse(stdout: str, log: str = "") -> Measurement:
     """Read the times of each operation, and how fast the CPU was."""
     with base.reading("file operations", stdout):
         found, samples = base.document(stdout)
-        speed = {"reference_ns": float(found["reference_ns"])}
-        return Measurement(samples, messages=int(found["done"]), mechanisms=speed)
+        metrics = {"reference_ns": float(found["reference_ns"])}
+        return Measurement(samples, metrics, int(found["done"]))

@@ -6,8 +6,6 @@ from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, json_in, prober, reading
 
 PORT = 5201
-#: By how much the counts of both ends may differ: a part is on its way at the end.
-_UNDER_WAY = 0.03
 #: Both ends report by TCP, so that its port must be published for both protocols.
 SERVER = Workload(tuple(f"iperf3 --server -4 --port {PORT}".split()), PORT, "tcp", "apps", "udp")
 
@@ -31,17 +29,15 @@ def parse(stdout: str, log: str = "") -> Measurement:
             raise ValueError(str(report["error"]))
         end = report["end"]
         sent, received = end["sum_sent"], end["sum_received"]
-        if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
-            raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
+        if not received["bytes"]:
+            raise ValueError("nothing was received")
         metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
         metrics["sent_mbit_per_s"] = sent["bits_per_second"] / 1e6
         if report["start"]["test_start"]["protocol"] == "UDP":
-            total, arrived = end["sum"], received["bytes"] / sent["bytes"]
+            total = end["sum"]
             packets, lost = total["packets"], total["lost_packets"]
-            counted = (received["packets"] - received["lost_packets"]) / packets
-            if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
-                came = f"though {arrived:.1%} of the bytes arrived: have both ends one version?"
-                raise ValueError(f"{lost} of {packets} datagrams were lost, {came}")
+            if not 0 <= lost <= packets:
+                raise ValueError(f"{lost} of {packets} datagrams were lost")
             metrics |= {"datagrams": packets, "datagrams_lost": lost}
             metrics |= {"loss": total["lost_percent"] / 100, "jitter_ns": total["jitter_ms"] * 1e6}
         else:

@@ -76,28 +76,21 @@ def memtier(address: str, *, protocol: str, seconds: int, **options: int) -> Cli
     store = f"{server} -t 1 -c 8 --ratio=1:0 --key-pattern=P:P -n allkeys"
     argv = f"{server} -t {mix.threads} -c {mix.connections} --ratio={mix.sets}:{mix.gets}"
     argv += f" --test-time={seconds} --json-out-file=memtier.json"
-    reader = partial(parse_memtier, stored=mix.keys, seconds=seconds)
+    reader = partial(parse_memtier, stored=mix.keys)
     client = Client(tuple(argv.split()), address, seconds + 6.0, reader, samples_in_stdout=True)
     # Its process mostly sleeps for another second after the last answer. Starting takes some 0.2 s
     # of CPU time, so that the share of a short run may be above 1.
     return once(client, first=store.split(), threads=mix.threads, busy=seconds)
 
 
-def parse_memtier(
-    stdout: str, log: str, *, stored: int = 0, seconds: float | None = None
-) -> Measurement:
+def parse_memtier(stdout: str, log: str, *, stored: int = 0) -> Measurement:
     """Read the JSON file, which does not count the requests that `stored` the keys."""
     with base.reading("memtier_benchmark", stdout, log, needs="memtier_benchmark 1.4"):
-        if "\nALL STATS\n" not in stdout or not log.strip():
-            raise ValueError("it printed no summary, or its file is empty")
+        if "\nALL STATS\n" not in stdout:
+            raise ValueError("it printed no summary")
         report = base.json_in(log)["ALL STATS"]
-        if report["Runtime"].get("Interrupted") == "true":
-            raise ValueError("it was interrupted")
-        base.check_duration(report["Runtime"]["Total duration"] / 1e3, seconds)
         sets, gets, both = report["Sets"], report["Gets"], report["Totals"]
         total, rate = int(both["Count"]), both["Ops/sec"]
-        if total != sets["Count"] + gets["Count"]:
-            raise ValueError(f"{sets['Count']} and {gets['Count']} are not {total} operations")
         # The file has 0 as the mean of all operations.
         took = sum(one["Count"] * one["Average Latency"] for one in (sets, gets))
         both["Average Latency"] = took / total

@@ -21,8 +21,6 @@ from labkit.tools.repeat import once
 PORT = 8080
 #: Seconds of load before the measured time, and for answers before the tool is ended.
 WARMUP, GRACE = 0.5, 0.5
-#: The shortest step of the wall clock that is told from a late request (us); the most in a run.
-_STEP_US, _MOST_STEPS = 5_000, 2
 _DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
 _SIZES = {"1k": 1 << 10, "1m": 1 << 20}
 #: Threads of wrk2 among which the connections are divided, and units and patterns of its output.
@@ -91,18 +89,10 @@ def parse_h2load(
             raise ValueError(f"its log has {len(status)} of {done} requests")
         if (took[status > 0] <= 0).any() or not (status > 0).any():
             raise ValueError("no request was answered, or one took no time")
-        back = np.diff(start + took).min(initial=0)
         order = np.argsort(start, kind="stable")
         start, status, took = start[order] - start.min(), status[order], took[order]
         late = start - np.arange(len(start)) * 1_000_000 // rate
         slow = took * rate > connections * 1_000_000
-        # A late request is followed by some that are on time again; after a step of the wall clock
-        # none is, as where connections wait for answers. A load that does not keep to its schedule
-        # at all seems to have many steps.
-        least = np.minimum.accumulate(late[::-1])[::-1][: max(0, len(late) - connections + 1)]
-        steps = np.count_nonzero(np.diff(least) >= _STEP_US) * (not slow.any())
-        if back < -_STEP_US or 0 < steps <= _MOST_STEPS:
-            raise ValueError("the wall clock of its log was set while it ran")
         answered = status > 0
         unlogged = sum(without) - int((~answered).sum())
         begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
@@ -150,9 +140,6 @@ def parse_wrk2(
         ((mean, longest, count),), ((achieved,),) = found(_ENDS), found(_RATE)
         ((total, time, unit, read, unit_b),) = found(_TOTAL)
         reached, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
-        base.check_duration(lasted, seconds)
-        if abs(requests / lasted - reached) > 0.02 * reached:
-            raise ValueError(f"{requests} requests in {lasted:g} s are not {achieved} per second")
         spectrum = found(_SPECTRUM)
         # An uncorrected histogram, where it is asked for, is a second one.
         if sum(last == "inf" for *_, last in spectrum) != 1 or spectrum[-1][2] != count:

@@ -135,10 +135,19 @@ def test_what_changes_in_a_window_is_an_error(first, last, ends, said):
     done = Result(("job",), "sut", 0, "", "", 1.0)
     found = Window(done, {}, {}, before | links, after)
     with pytest.raises(ManipulationError, match=said) if said else nullcontext():
-        window.check_unchanged(found, [], {"server": server})
+        window.check_unchanged(found, [], [], {"server": server})
 
 
 SUT = LocalHost("sut")
+
+
+def test_a_wall_clock_that_is_set_in_a_window_is_an_error():
+    done, before = Result(("job",), "sut", 0, "", "", 1.0), {"uptime": 1.0, "clock_ns": 7_000_000}
+    for step, said in ((0.005, ""), (0.02, "clock of sut was set by 0.020"), (-9, "by -9.000")):
+        after = {"uptime": 3.0, "clock_ns": 7_000_000 + round((2 + step) * 1e9)}
+        with pytest.raises(ManipulationError, match=said) if said else nullcontext():
+            kernel = Kernel(SUT, {}, {}, before, after)
+            window.check_unchanged(Window(done, {}, {}, {}, {}), [kernel], [], {})
 
 
 @pytest.fixture
@@ -150,7 +159,6 @@ def proc(monkeypatch):
 
 
 def test_what_a_kernel_does_not_count_is_missing(proc):
-    proc["/proc/uptime"] = "9.0 1.0"
     found = agent.snapshot({"": 7_000_000}, before=True)
     assert not {"context_switches", "voluntary", "migrations", "last_cpu", "ran_ns"} & set(found)
     assert not {"sockets", "throttling", "group_ns", "packets", "pressure_us"} & set(found)

@@ -59,13 +59,12 @@ PARSERS: dict[str, Callable[..., Measurement]] = {
     "h2load": partial(H2LOAD, rate=200, connections=10, seconds=1.0, warmup=0.5),
     "h2load, fast": partial(H2LOAD, rate=10_000, seconds=0.2, connections=100, warmup=0.1),
     "h2load, once": ONCE.parse,
-    "h2load, cases": partial(H2LOAD, rate=200, seconds=9.0, connections=200, warmup=1.0),
     "iperf3 tcp": iperf3.parse,
     "iperf3 udp": iperf3.parse,
     "linpack": services.parse_linpack,
     "memcached": memcached.parse,
     "memtier": partial(memcached.parse_memtier, stored=7),
-    "netperf": partial(services.parse_netperf, seconds=1),
+    "netperf": services.parse_netperf,
     "pgbench": partial(pgbench.parse, rate=100, **WHOLE, warmup=0),
     "pgbench, fast": partial(pgbench.parse, rate=20_000, **WHOLE, warmup=0.5),
     "repeat": partial(repeat.parse, services.parse_linpack),
@@ -128,7 +127,7 @@ def shown(recording):
         for name, one in found.samples.items()
     }
     metrics = {name: float(f"{value:.12g}") for name, value in sorted(found.metrics.items())}
-    return str((metrics, samples, found.messages, found.flags, dict(found.mechanisms)))
+    return str((metrics, samples, found.messages, found.flags))
 
 
 def as_run(stdout, files, seconds=1.0, cpu_s=0.0):

@@ -32,7 +32,7 @@ def test_commands_and_values_have_not_changed(file):
 @pytest.mark.parametrize("name", ALL)
 def test_every_column_has_a_unit(name):
     measurement = ALL[name].measurement()
-    measured = {*measurement.metrics, *measurement.samples, *measurement.mechanisms} - POSITIONS
+    measured = {*measurement.metrics, *measurement.samples} - POSITIONS
     assert [one for one in measured if column(one).kind == "other"] == []
     assert all(one.dtype == "int64" for one in measurement.samples.values())
 
