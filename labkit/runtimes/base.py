@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 from labkit.errors import HostUnreachable, ManipulationError, PlacementError
 from labkit.hosts import Host
@@ -15,6 +15,8 @@ from labkit.placement import Limits, Placement, Workload, bare, format_cpus, par
 Facts = Mapping[str, str | tuple[str, ...]]
 #: Facts that count what a window may add.
 COUNTED = "flows "
+#: Seconds within which a workload's own process must serve.
+PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,6 @@ class Instance:
         return PlacementError(what, where=where, why=why.strip()[-1200:])
 
 
-class Started(NamedTuple):
-    """A started workload: its process on the host, or its container for the engine."""
-
-    pid: int = 0
-    container: str = ""
-
-
 @dataclass(frozen=True)
 class Server:
     """A server as clients reach it, its process on its host, and its first observation.
@@ -100,8 +95,8 @@ class Engine(Protocol):
     #: The programs that a host needs for it, each with the remedy where it is missing.
     programs: ClassVar[Mapping[str, str]] = {}
 
-    def start(self, instance: Instance) -> Started:
-        """Start the workload on the host."""
+    def start(self, instance: Instance) -> tuple[int, str]:
+        """Start the workload; return its process on the host, or 0 and the engine's container."""
 
     def stop(self, instance: Instance) -> None:
         """Stop it and remove everything that belongs to it, if there is anything."""
@@ -112,7 +107,7 @@ class Engine(Protocol):
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Return the host's command that runs `argv` inside the placement."""
 
-    def expect(self, instance: Instance, started: Started) -> Facts:
+    def expect(self, instance: Instance, container: str) -> Facts:
         """Return the facts that the agent must observe."""
 
 
@@ -244,18 +239,6 @@ def raise_different(problem: str, found: list[str], why: str = "", **details: An
         raise ManipulationError(what, why=why, remedy=remedy, evidence=evidence)
 
 
-def wait_ready(
-    host: Host, reading: dict[str, Any], workload: Workload, priority: int = 0, seconds: float = 10
-) -> dict[str, Any]:
-    """Return process and facts as soon as the workload's own process serves, in a class by then."""
-    options: dict[str, Any] = {"argv": workload.argv, "priority": priority, "seconds": seconds}
-    found = host.call("observe_ready", reading=reading, **options)
-    if why := found["why"][-800:]:
-        where = f"host {host.name}, process {reading['pid'] or 'unknown'}"
-        raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)
-    return dict(found)
-
-
 @contextmanager
 def placed(
     engine: Engine, instance: Instance, logs: dict[str, str], name: str = "server"
@@ -267,11 +250,12 @@ def placed(
         return engine.enter(instance, ["taskset", "-c", instance.cpus, *argv])
 
     try:
-        started = engine.start(instance)
-        facts, network = engine.expect(instance, started), target.networks.get(placement.network)
+        pid, container = engine.start(instance)
+        facts, network = engine.expect(instance, container), target.networks.get(placement.network)
         group, source = facts["control group"], facts.get("mount at /data", "none")
         reading = {
-            **started._asdict(),
+            "pid": pid,
+            "container": container,
             "port": workload.port,
             "protocol": workload.protocol,
             "group": "" if group == "none" else group,
@@ -280,7 +264,11 @@ def placed(
             "sandboxes": network.sandboxes if network else "",
             "router": network.router if network else "",
         }
-        ready = wait_ready(target.host, reading, workload, placement.limits.fifo or 0)
+        options: dict[str, Any] = {"argv": workload.argv, "priority": placement.limits.fifo or 0}
+        ready = target.host.call("observe_ready", reading=reading, seconds=PATIENCE, **options)
+        if why := ready["why"][-800:]:
+            where = f"host {target.host.name}, process {reading['pid'] or 'unknown'}"
+            raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)
         reading["pid"], found = ready["pid"], ready["facts"]
         problems = differences(facts, found)
         raise_different(f"this is not {placement.label}", problems, verification=found)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from labkit.hosts import Result, script
 from labkit.hosts.target import Target
-from labkit.runtimes.base import Engine, Facts, Instance, Started, of_container
+from labkit.runtimes.base import Engine, Facts, Instance, of_container
 
 #: The OCI runtime that starts containers, and the prefix of their labels in their names.
 OCI_RUNTIME, PREFIX = "runc", "labkit-"
@@ -20,13 +20,13 @@ done"""
 class Docker(Engine):
     """Starts containers by the engine's command line on the host."""
 
-    def start(self, instance: Instance) -> Started:
+    def start(self, instance: Instance) -> tuple[int, str]:
         target, name = instance.target, PREFIX + instance.label
         options = self.options(instance)
         done = _docker(target, "run", "--detach", "--pull", "never", "--name", name, *options)
         if done.status != 0:
             raise instance.failed(done.stderr)
-        return Started(container=done.stdout.strip())
+        return 0, done.stdout.strip()
 
     def stop(self, instance: Instance) -> None:
         remove = ("rm", "--force", "--volumes", PREFIX + instance.label)
@@ -50,10 +50,10 @@ class Docker(Engine):
         engine = f"DOCKER_HOST={instance.target.engine}"
         return ["env", engine, "docker", "exec", PREFIX + instance.label, *argv]
 
-    def expect(self, instance: Instance, started: Started) -> Facts:
+    def expect(self, instance: Instance, container: str) -> Facts:
         storage, image = instance.target.storage, instance.image
         network = None if instance.placement.network == "nat" else instance.network
-        facts = dict(of_container(instance, network, started.container, "containerd-shim"))
+        facts = dict(of_container(instance, network, container, "containerd-shim"))
         facts |= {"image": image.digest, "OCI runtime": OCI_RUNTIME}
         if instance.placement.release:
             facts["system of its holder"] = instance.target.system

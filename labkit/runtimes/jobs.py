@@ -9,7 +9,7 @@ from labkit.errors import CommandFailed, PlacementError
 from labkit.hosts import Host, Job, script
 from labkit.placement import Limits
 from labkit.runtimes import base
-from labkit.runtimes.base import Engine, Facts, Instance, Started
+from labkit.runtimes.base import Engine, Facts, Instance
 
 _NAT = ("iptables", "-w", "-t", "nat")
 #: Runs a command in the control groups of the folders before ``--``.
@@ -44,12 +44,12 @@ class Jobs(Engine):
     def command(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Return the host's command that runs `argv` in the placement, in the foreground."""
 
-    def start(self, instance: Instance) -> Started:
+    def start(self, instance: Instance) -> tuple[int, str]:
         network, host = instance.network, instance.target.host
         argv = self.command(instance, ["taskset", "-c", instance.cpus, *instance.workload.argv])
         job = Job.start(host, argv, directory=instance.folder, label=instance.label)
         if not self.holder:
-            return Started(job.pid)
+            return job.pid, ""
         try:
             # A holder that fails is seen at once: only a busy machine takes long.
             wanted = list(instance.workload.argv)
@@ -64,7 +64,7 @@ class Jobs(Engine):
             for protocol in instance.workload.protocols:
                 flows = ("-d", target.address, "-p", protocol, "--dport", port)
                 host.run(*_NAT, "-A", "PREROUTING", *flows, *mark, *to)
-        return Started(pid)
+        return int(pid), ""
 
     def stop(self, instance: Instance) -> None:
         host = instance.target.host
@@ -83,7 +83,7 @@ class Jobs(Engine):
         what = f"cannot run a client inside a container of {instance.placement.runtime}"
         raise PlacementError(what, remedy="place the client with docker(...)")
 
-    def expect(self, instance: Instance, started: Started) -> Facts:
+    def expect(self, instance: Instance, container: str) -> Facts:
         facts = base.of_container(instance, instance.network, instance.group, self.holder)
         return {**facts, "layer over": instance.image.rootfs}
 
@@ -98,7 +98,7 @@ class Bare(Jobs):
 
     enter = command
 
-    def expect(self, instance: Instance, started: Started) -> Facts:
+    def expect(self, instance: Instance, container: str) -> Facts:
         level = instance.placement.baseline_level
         return {
             **base.of_process(instance, None),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from labkit.errors import UNPACKAGED
-from labkit.runtimes.base import Facts, Instance, Started
+from labkit.runtimes.base import Facts, Instance
 from labkit.runtimes.jobs import Jobs, in_group
 
 #: Placements that start at the same time store their image once.
@@ -54,17 +54,17 @@ class Rkt(Jobs):
         words += ["--hostname=labkit", image, f"--exec=/usr/bin/{argv[0]}", "--", *argv[1:]]
         return in_group(instance, words)
 
-    def start(self, instance: Instance) -> Started:
+    def start(self, instance: Instance) -> tuple[int, str]:
         """Start it, with the hardware address that others know: rkt tells them of no other."""
         started = super().start(instance)
         if network := instance.network:
             words = ("address", network.hardware(instance.target.place))
-            inside = ("nsenter", "-t", str(started.pid), "-n")
+            inside = ("nsenter", "-t", str(started[0]), "-n")
             instance.target.host.run(*inside, "ip", "link", "set", "eth0", *words)
         return started
 
-    def expect(self, instance: Instance, started: Started) -> Facts:
-        return {**super().expect(instance, started), "layer over": stored(instance)[1]}
+    def expect(self, instance: Instance, container: str) -> Facts:
+        return {**super().expect(instance, container), "layer over": stored(instance)[1]}
 
     def stop(self, instance: Instance) -> None:
         """Stop the pod first, as the job's own end would leave what systemd-nspawn started."""

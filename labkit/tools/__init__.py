@@ -81,13 +81,12 @@ def measure_in_turn(
     placement: Placement,
     applications: Sequence[Application],
     *,
-    first: str,
     seconds: int,
     loads: Mapping[str, Mapping[str, Any]],
 ) -> Measurement:
     """Measure applications of a family with one server, and one client on the second host.
 
-    They take turns from block to block. The trial's row is that of the application `first`; the
+    They take turns from block to block. The trial's row is that of the first application; the
     others are rows, too. `loads` are options by family and by application.
     """
     order, measured = deque(applications), dict[str, Measurement]()
@@ -102,6 +101,6 @@ def measure_in_turn(
             load = one.client(server.address, seconds=seconds, **options)
             found = trial.repeated(trial.measure, load, inside=client)
             measured[one.name] = replace(found, metrics=trial.mechanisms | dict(found.metrics))
-    main = measured.pop(first)
+    main = measured.pop(applications[0].name)
     also = tuple(({"application": name}, one.metrics) for name, one in measured.items())
     return replace(main, also=also)

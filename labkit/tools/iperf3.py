@@ -1,7 +1,5 @@
 """iperf3: throughput of TCP, or of UDP at a rate, as the receiver counts it."""
 
-import math
-
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, json_in, prober, reading
 
@@ -25,8 +23,6 @@ def parse(stdout: str, log: str = "") -> Measurement:
     """Read the JSON object that both ends report: rates, losses, and their use of a CPU."""
     with reading("iperf3", stdout, needs="iperf3 3.12"):
         report = json_in(stdout)
-        if "error" in report:
-            raise ValueError(str(report["error"]))
         end = report["end"]
         sent, received = end["sum_sent"], end["sum_received"]
         if not received["bytes"]:
@@ -43,8 +39,6 @@ def parse(stdout: str, log: str = "") -> Measurement:
         else:
             metrics["retransmits"] = sent["retransmits"]
         metrics = {name: float(value) for name, value in metrics.items()}
-        if not all(map(math.isfinite, metrics.values())):
-            raise ValueError("a number is missing")
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)))
 
 

@@ -24,8 +24,7 @@ SERVER = Workload(tuple(_COMMAND.split()), PORT, "tcp", "apps")
 _QUANTILES = {"median": "p50.00", "p99": "p99.00", "p999": "p99.90"}
 
 probe = base.prober(r"memcached (\S+)", "memcached", "-V")
-_MEMTIER = r"memtier_benchmark (\S+(?: sha=\w+)?)"
-probe_memtier = base.prober(_MEMTIER, "memtier_benchmark", "--version")
+probe_memtier = base.prober(r"benchmark (\S+(?: sha=\w+)?)", "memtier_benchmark", "--version")
 
 
 class Mix(NamedTuple):

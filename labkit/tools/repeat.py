@@ -1,9 +1,8 @@
 """A tool that is run once in a directory of its own, or repeated for a window, beside another."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -60,22 +59,19 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
 def parse(read: Callable[[str, str], Measurement], stdout: str, log: str = "") -> Repeated:
     """Read every iteration by the tool's parser; none has failed."""
     with reading("repeated runs", stdout):
-        rows = []
+        rows, flags = [], dict[str, None]()
         for line in json_in(stdout)["runs"]:
             one = Measurement({}) if line["cut"] else read(line["stdout"], "")
-            rows.append({name: line[name] for name in _TIMES} | {"flags": one.flags, **one.metrics})
+            rows.append({name: line[name] for name in _TIMES} | dict(one.metrics))
+            flags |= {} if line["late"] else dict.fromkeys(one.flags)
         iterations = pd.DataFrame(rows)
         counted = iterations[~iterations["cut"] & ~iterations["late"]]
-    return Repeated({}, _means(counted), flags=_flags(counted["flags"]), iterations=iterations)
+    return Repeated({}, _means(counted), flags=tuple(flags), iterations=iterations)
 
 
 def _means(iterations: pd.DataFrame) -> dict[str, float]:
-    means = iterations.drop(columns=[*_TIMES, "flags"]).mean().dropna()
+    means = iterations.drop(columns=_TIMES).mean().dropna()
     return {str(name): float(value) for name, value in means.items()}
-
-
-def _flags(flags: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(chain.from_iterable(flags)))
 
 
 def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> Measurement:
@@ -100,7 +96,7 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None = None) -> 
         return Measurement({}, metrics, flags=(f"no iteration of {name} {missing}",))
     # Those that are left are the fast ones.
     lost = flag(f"{cut} of {len(started)} iterations of {name} did not end in time", cut)
-    return Measurement({}, metrics, flags=_flags(counted["flags"]) + lost)
+    return Measurement({}, metrics, flags=lost)
 
 
 def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:
@@ -118,4 +114,5 @@ def combine(measured: Sequence[tuple[str, Repeated]]) -> Measurement:
         rows = [{key: (one[key] + other[key]) / 2 for key in one if key in other}]
     also = tuple(({"service": names[1], "neighbour": names[0]}, row) for row in rows[1:])
     messages = sum(int((~service.iterations["cut"]).sum()) for service in services)
-    return Measurement({}, rows[0], messages, _flags(side.flags for side in sides), also)
+    flags = [text for one in [*services, *sides] for text in one.flags]
+    return Measurement({}, rows[0], messages, tuple(dict.fromkeys(flags)), also)

@@ -49,7 +49,6 @@ def client(
     address: str,
     *,
     calls: int,
-    loop: str = "closed",
     rate: float = 0.0,
     pause_us: float = 0.0,
     call: str = "nothing",
@@ -58,15 +57,14 @@ def client(
 ) -> Client:
     """Return the client, which makes `WARMUP` calls in a closed loop before the sample.
 
-    In the "open" loop calls are due `rate` times a second, from when latencies count; in the
-    "closed" loop once it has the answer and has slept for `pause_us`, so that a server that stalls
+    In an open loop calls are due `rate` times a second, from when latencies count; at 0, in a
+    closed loop, once it has the answer and has slept for `pause_us`, so that a server that stalls
     delays calls. The server does "nothing", or is to "receive" or "send" bytes.
     """
-    base.one_of("loop", loop, ("closed", "open"))
-    if not 0 <= pause_us <= 1e6 or (loop == "open" and not 0 < rate <= 1e9):
+    if not (0 <= pause_us <= 1e6 and 0 <= rate <= 1e9):
         what = f"invalid pause or rate: {pause_us!r} us, {rate!r} calls a second"
-        raise UsageError(what, remedy="a pause from 0 to 1,000,000 us, and a rate above 0")
-    pace = {"rate": rate} if loop == "open" else {"pause_us": pause_us}
+        raise UsageError(what, remedy="a pause from 0 to 1,000,000 us, and no rate below 0")
+    pace = {"rate": rate} if rate else {"pause_us": pause_us}
     options = {"address": address, "port": PORT, "call": call, "size": size, "calls": calls}
     argv = python("thrift_service", "client", **options, warmup=WARMUP, **pace)
     seconds = duration(calls, size=size, share=share, **pace)

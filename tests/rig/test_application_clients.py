@@ -21,8 +21,8 @@ def test_every_application_is_measured(lab, make_trial, family, network):
         pytest.skip("weaver is not on PATH" if network == "weave" else reason)
     # On a busy machine a hundred connections of pgbench take seconds to open.
     few = {"postgresql": {"connections": 10}}
-    about = {"first": members[0].name, "seconds": 2 if family in few else 1, "loads": few}
-    found = measure_in_turn(trial := make_trial(place), place, members, **about)
+    trial, seconds = make_trial(place), 2 if family in few else 1
+    found = measure_in_turn(trial, place, members, seconds=seconds, loads=few)
     for metrics in (found.metrics, *(one for _, one in found.also)):
         rates = ("throughput_mbit_per_s", "transactions_per_s")
         assert max(metrics.get(name, 0) for name in rates) > 0

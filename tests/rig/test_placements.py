@@ -25,8 +25,7 @@ from labkit.placement import (
     docker,
     waiting,
 )
-from labkit.runtimes import RUNTIMES, Instance, placed
-from labkit.runtimes.base import wait_ready
+from labkit.runtimes import RUNTIMES, Instance, base, placed
 from labkit.runtimes.jobs import withdraw
 from labkit.tools import sockperf
 
@@ -132,9 +131,10 @@ def withdraw_all(target, started):
 
 
 def to_cpu_0(target, started):
-    shown = ("docker", "inspect", "--format", "{{.State.Pid}}", started.container)
+    pid, container = started
+    shown = ("docker", "inspect", "--format", "{{.State.Pid}}", container)
     engine = {"DOCKER_HOST": str(target.engine)}
-    pid = started.pid or target.host.run(*shown, env=engine).stdout.strip()
+    pid = pid or target.host.run(*shown, env=engine).stdout.strip()
     target.host.run("taskset", "-acp", "0", str(pid))
 
 
@@ -194,7 +194,7 @@ def test_wrong_placements_are_rejected(lab, make_trial, placement, wrong, words)
 @pytest.mark.parametrize("placement", [CGROUP, NAT, container("lxc", "nat")], ids=str)
 def test_a_server_that_does_not_become_ready(lab, label, placement, argv, words, monkeypatch):
     patience = 0.2 if argv[0] == "sleep" else 20.0
-    monkeypatch.setattr(wait_ready, "__defaults__", (0, patience))
+    monkeypatch.setattr(base, "PATIENCE", patience)
     instance = Instance(lab.target(placement), placement, Workload(argv, 11111), "1", label)
     placing = placed(RUNTIMES[placement.runtime], instance, {})
     with pytest.raises(PlacementError) as caught, placing:

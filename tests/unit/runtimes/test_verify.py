@@ -13,7 +13,6 @@ from labkit.placement import Limits, bare, container, docker
 from labkit.rig.networks import VIRTUAL
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.base import (
-    Started,
     check_translated,
     check_unchanged,
     differences,
@@ -44,7 +43,7 @@ def instance(placement, **more):
 
 def expected(placement, group="0" * 64, **more):
     """Return what the engine expects of a placement on the recorded host."""
-    return RUNTIMES[placement.runtime].expect(instance(placement, **more), Started(1, group))
+    return RUNTIMES[placement.runtime].expect(instance(placement, **more), group)
 
 
 #: Facts that are expected of every placement, and further ones: of each engine and network.

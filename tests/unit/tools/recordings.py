@@ -86,7 +86,7 @@ file_operations: file-operations-first-write-de.json
 h2load: h2load.txt h2load.log
 h2load, fast: h2load-rate-not-reached.txt h2load-rate-not-reached.log
 h2load, once: h2load-1m-run.json, h2load-404-run.json
-iperf3 tcp: iperf3-tcp.json, iperf3-udp-lossy.json, cases/iperf3-nan-in-interval/out.json
+iperf3 tcp: iperf3-tcp.json, iperf3-udp-lossy.json
 iperf3 udp: iperf3-udp.json
 linpack: linpack.txt
 memcached: memcached-text.json, memcached-binary.json
@@ -171,7 +171,7 @@ def commands():
         "thrift busy": thrift_rpc.busy(0.2),
         "thrift pause": thrift_rpc.pause(1.5, ADDRESS),
         "thrift closed": thrift_rpc.client(ADDRESS, calls=100, call="send", size=9, pause_us=5),
-        "thrift open": thrift_rpc.client(ADDRESS, calls=100, loop="open", rate=2000),
+        "thrift open": thrift_rpc.client(ADDRESS, calls=100, rate=2000),
         "write": file_operations.write(size_b=4096, count=100, flush="fsync"),
         "open": file_operations.open_close(count=7, path="/data/x"),
         "first write": file_operations.first_write(folder="/data/7", size_b=5000, files=3),
