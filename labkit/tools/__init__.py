@@ -19,6 +19,7 @@ from labkit.tools.ping_pong import sockperf
 
 __all__ = ["APPLICATIONS", "Client", "Measurement", "ToolOutput", "families", "measure_in_turn"]
 __all__ += ["sockperf", "waiting", "with_tools"]
+Loads = Mapping[str, Mapping[str, Any]]
 #: Modules with `SERVER`, `LOADS` (probe and client of each tool, the default first), and
 #: `APPLICATIONS` (options of the load by name).
 FAMILIES = {"iperf3": iperf3, "memcached": memcached, "nginx": nginx, "postgresql": pgbench}
@@ -77,19 +78,14 @@ def families(names: Iterable[str]) -> dict[str, list[Application]]:
 
 
 def measure_in_turn(
-    trial: Any,
-    placement: Placement,
-    applications: Sequence[Application],
-    *,
-    seconds: int,
-    loads: Mapping[str, Mapping[str, Any]],
+    trial: Any, placement: Placement, members: Sequence[Application], *, seconds: int, loads: Loads
 ) -> Measurement:
-    """Measure applications of a family with one server, and one client on the second host.
+    """Measure members of a family with one server, and one client on the second host.
 
-    They take turns from block to block. The trial's row is that of the first application; the
-    others are rows, too. `loads` are options by family and by application.
+    They take turns from block to block. The trial's row is that of the first; the others are rows,
+    too. `loads` are options by family and by application.
     """
-    order, measured = deque(applications), dict[str, Measurement]()
+    order, measured = deque(members), dict[str, Measurement]()
     order.rotate(-trial.turn)
     at = {"name": "client", "at": "peer", "cpus": trial.cpus("peer")}
     with (
@@ -101,6 +97,6 @@ def measure_in_turn(
             load = one.client(server.address, seconds=seconds, **options)
             found = trial.repeated(trial.measure, load, inside=client)
             measured[one.name] = replace(found, metrics=trial.mechanisms | dict(found.metrics))
-    main = measured.pop(applications[0].name)
+    main = measured.pop(members[0].name)
     also = tuple(({"application": name}, one.metrics) for name, one in measured.items())
     return replace(main, also=also)

@@ -5,7 +5,6 @@ paper's memtier_benchmark into steps of 8 us below 2 ms.
 """
 
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 from labkit.placement import Workload
@@ -99,9 +98,8 @@ def parse_memtier(stdout: str, log: str, *, stored: int = 0) -> Measurement:
         for prefix, kind in {"set_": sets, "get_": gets, "": both}.items():
             quantiles = {one: kind["Percentile Latencies"][key] for one, key in _QUANTILES.items()}
             ordered = {"min": kind["Min Latency"], **quantiles, "max": kind["Max Latency"]}
-            # A step of its histogram may be off by some per cent, and by 16 us.
-            wrong = any(a > b * 1.05 + 0.016 for a, b in pairwise(ordered.values()))
-            if wrong or not min(ordered.values()) > 0:
+            # Some releases print 0 for a quantile, or the largest number as the minimum.
+            if min(ordered.values()) <= 0 or ordered["min"] > ordered["max"]:
                 raise ValueError(f"the latencies are not in order: {ordered} ms")
             for name, ms in {"mean": kind["Average Latency"], **ordered}.items():
                 metrics[f"{prefix}latency_ns_{name}"] = round(ms * 1e6)

@@ -19,8 +19,6 @@ from labkit.tools.repeat import once
 
 #: Ways to wait, with the options of each, and an upper bound of the mean round trip (s).
 Waits = Mapping[str, tuple[tuple[str, ...], float]]
-#: Networks on which the generator reaches a container.
-NETWORKS = ("host", "bridge", "nat", "macvlan")
 _ROW = re.compile(r"\d+(?:, *\d+\.\d{9}){2}(?:,.*)?", re.ASCII)
 _COUNTS = (
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
@@ -136,7 +134,7 @@ first_built = partial(base.first_built, known=TOOLS)
 def infeasible(tool: str, wait: str, placement: Placement) -> str | None:
     """Return why a server of a tool cannot be measured at a placement, or None."""
     waits, network = TOOLS[tool].WAITS, placement.network
-    if network not in NETWORKS:
+    if network not in ("host", "bridge", "nat", "macvlan"):
         return f"the generator has no end of the network {network}"
     if wait not in waits:
         return f"{tool} waits in other ways: {', '.join(waits)}"
