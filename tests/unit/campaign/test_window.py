@@ -58,6 +58,7 @@ def test_a_window_fails_with_the_first_load_that_fails(tmp_path):
     assert (found.texts["0.out"], found.texts["0.err"]) == ("out\n", "err\n")
     assert own.after["clock_ns"] - own.before["clock_ns"] > 0.2e9
     assert own.before["ran_ns"] <= own.after["ran_ns"]
+    window.check_unchanged(found, [own], [], {})
 
 
 def ended(*argv):
