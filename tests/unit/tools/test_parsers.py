@@ -61,7 +61,6 @@ def test_other_output_is_an_error_that_shows_it(name):
     ("name", "old", "new", "words"),
     [
         ("iperf3 udp", r'"lost_packets":\s*0', '"lost_packets": 690', "690 of 382 datagrams"),
-        ("sockperf", r"SentMessages=10672", "SentMessages=10700", "10672 of 10700 messages"),
         ("sockperf", r"0, 2\.", "0, 2x", "2x"),
         ("linpack", "check=passed", "check=failed", "failed"),
         ("bonnie", "1.98,", "1.97,", r"format 1\.97"),
