@@ -1,7 +1,4 @@
-"""Pods of rkt, with systemd of the host as their first stage.
-
-Where control groups are mixed it mounts unused controllers of version 1 for the whole machine.
-"""
+"""Pods of rkt, which mounts unused controllers of version 1 where control groups are mixed."""
 
 import json
 import threading

@@ -32,8 +32,6 @@ _SPECTRUM = r"^ *(\d+\.\d{3}) +([01]\.\d{6}) +\d+ +(?:\d+\.\d\d|inf)$"
 _LINE = r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$"
 _ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +\d+\]$"
 _TOTAL = r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$"
-_RATE = r"^Requests/sec: +(\d+\.\d+)$"
-_OTHER = r"Non-2xx or 3xx responses: (\d+)"
 _ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
 _START = r"""
 [ "$PWD" != / ] || cd /run
@@ -135,7 +133,7 @@ def parse_wrk2(
         return [match.groups() for match in re.finditer(pattern, stdout, re.MULTILINE)]
 
     with base.reading("wrk2", stdout):
-        ((mean, longest),), ((achieved,),) = found(_ENDS), found(_RATE)
+        ((mean, longest),), ((achieved,),) = found(_ENDS), found(r"^Requests/sec: +(\d+\.\d+)$")
         ((total, time, unit, read, unit_b),) = found(_TOTAL)
         reached, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
         levels = {float(level): float(ms) * _NS[unit] for level, ms, unit in found(_LINE)}
@@ -148,7 +146,7 @@ def parse_wrk2(
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
     for name, pattern, words in (
-        ("not_200", _OTHER, "answers were not the file"),
+        ("not_200", r"Non-2xx or 3xx responses: (\d+)", "answers were not the file"),
         ("socket_errors", _ERRORS, "errors"),
     ):
         number = sum(int(one) for groups in found(pattern) for one in groups)

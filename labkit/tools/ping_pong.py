@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address
@@ -17,8 +16,6 @@ from labkit.tools import base
 from labkit.tools.base import Client, Measurement, flag
 from labkit.tools.repeat import once
 
-#: Ways to wait, with the options of each, and an upper bound of the mean round trip (s).
-Waits = Mapping[str, tuple[tuple[str, ...], float]]
 _ROW = re.compile(r"\d+(?:, *\d+\.\d{9}){2}(?:,.*)?", re.ASCII)
 _COUNTS = (
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
@@ -31,8 +28,9 @@ class Sockperf:
     """A tool that runs for whole seconds; of its round trips the requested number is kept."""
 
     PORT = 11111
-    #: An end sleeps, it polls, or the socket asks the device for 50 us before the thread sleeps.
-    WAITS: ClassVar[Waits] = {
+    #: Ways to wait, with the options of each, and an upper bound of the mean round trip (s): an end
+    #: sleeps, it polls, or the socket asks the device for 50 us before the thread sleeps.
+    WAITS: ClassVar = {
         "block": ((), 100e-6),
         "spin": (("--nonblocked",), 60e-6),
         "busy_poll": (("--lls", "50"), 100e-6),
@@ -86,7 +84,7 @@ class SfntPingPong:
     """The tool of the first study's paper, which exchanges exactly the requested messages."""
 
     PORT = 2048
-    WAITS: ClassVar[Waits] = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
+    WAITS: ClassVar = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
     #: Messages of one byte before the sample; its warm-up by time would hide how many there are.
     WARMUP = 10_000
     WARM_UP_NS = COOL_DOWN_NS = 0
