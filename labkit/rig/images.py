@@ -116,6 +116,7 @@ def ensure_release(name: str) -> str:
     """Make the root file system of a release where it is missing; return its distribution."""
     root = netns.ROOTS / name
     if not root.is_dir():
+        announce(f"making Docker of {name} from Debian's packages")
         make = script(_MAKE_RELEASE, RELEASES[name], str(root))
         made = LocalHost().run(*make, timeout=900, check=False)
         made.check("install mmdebstrap, and see that Debian's packages can be reached")
@@ -223,6 +224,7 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
     content = f"3 {base.digest} {[*map(dict, image.layers)]}"
     reference = f"labkit/layers:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     if not digest_of(host, socket, reference):
+        announce(f"building an image of {len(image.layers)} layers (it may take minutes)")
         with tempfile.TemporaryDirectory() as folder:
             lines = [f"FROM {base.reference}"]
             for number, layer in enumerate(image.layers, start=1):
@@ -235,8 +237,6 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
 
 def with_storages(target: Target, layers: Sequence[LayeredImage]) -> tuple[Target, dict[str, str]]:
     """Return a target with layered images and storages, and why it lacks others, by capability."""
-    if layers:
-        announce("building layered images that the engine lacks (the first time takes minutes)")
     built, disk = {image.name: ensure_layers(target, image) for image in layers}, target.disk
     facts = target.host.call("facts", engine=target.engine, directory=disk, timeout=120)
     driver, (own, other) = facts["stable"]["engine"]["Driver"], facts["stable"]["storage"].values()
