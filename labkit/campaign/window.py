@@ -123,7 +123,7 @@ def measure(
     own, *others = kernels
     limit, before = 2 * max(load.client.seconds for load in loads) + 20, dict(seen or {})
     made = [load.folder for load in loads if load.folder]
-    place: dict[str, Any] = {"folder": folder, "folders": made}
+    place: dict[str, Any] = {"folder": folder, "folders": made, "readings": own.readings}
     logs = {f"{load.name}.log": (load.log, load.client.log_rows) for load in loads}
     runs = {load.name: (load.outside or load.cpus, list(load.argv)) for load in loads}
     job: dict[str, Any] = {"places": own.places, "cpus_of_line": line, "loads": runs}
@@ -132,14 +132,15 @@ def measure(
             before |= kernel.observe(before)
         for kernel in others:
             kernel.before = kernel.snapshot(before=True)
-        unseen = {name: one for name, one in own.readings.items() if name not in before}
-        options: dict[str, Any] = {"label": label, "seconds": limit, "timeout": limit + 60}
+        options: dict[str, Any] = {"label": label, "seconds": limit, "timeout": limit + 600}
+        # The other hosts' counters are read before anything is collected.
+        options |= {"known": [*before], "logs": {} if others else logs}
         began = boot_time()
-        ran = own.host.call("run_window", **place, **options, **job, readings=unseen)
+        ran = own.host.call("run_window", **place, **options, **job)
         late = boot_time() - began - ran["took"]
         for kernel in others:
             kernel.after = kernel.snapshot(before=False)
-        left = own.host.call("collect", **place, readings=own.readings, logs=logs, timeout=600)
+        left = ran["left"] or own.host.call("collect", **place, logs=logs, timeout=600)
         after = dict(left["seen"])
         for kernel in others:
             after |= kernel.observe()

@@ -12,7 +12,6 @@ import json
 import mmap
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,23 +19,28 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # as in typing, whose import takes as long as many calls
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    #: Rows of a command that prints JSON.
+    Rows = list[dict[str, Any]]
 
 #: The program of ``python3 -ISc``. A request has this file's source, and it compiled, which takes
 #: longer than most calls, for hosts with the same version of Python.
-BOOT = (
-    "import binascii, json, marshal, sys; request = json.load(sys.stdin); "
-    "code = request['code'] if request['python'] == sys.implementation.cache_tag else None; "
-    "exec(marshal.loads(binascii.a2b_base64(code)) if code else request['source']); main(request)"
-)
+BOOT = """import binascii, json, marshal, sys, zlib
+request = json.load(sys.stdin)
+same = request["python"] == sys.implementation.cache_tag
+code = zlib.decompress(binascii.a2b_base64(request["code" if same else "source"]))
+exec(marshal.loads(code) if same else code)
+main(request)"""
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 #: The journal of settings, and the device to request that CPUs wake up within a time.
 JOURNAL = "/var/lib/labkit/journal"
 BOOT_ID, LATENCY = "/proc/sys/kernel/random/boot_id", "/dev/cpu_dma_latency"
 CPUS, GROUPS = "/sys/devices/system/cpu", "/sys/fs/cgroup"
-#: Rows of a command that prints JSON.
-Rows = list[dict[str, Any]]
 
 
 def main(request: dict[str, Any]) -> None:
@@ -167,7 +171,13 @@ def hold(folder: str, message: str) -> str:
     return ""
 
 
-def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = False) -> list[Any]:
+def stop(
+    folder: str = "",
+    prefix: str = "",
+    grace: float = 2.0,
+    groups: Sequence[str] = (),
+    remove: bool = False,
+) -> list[Any]:
     """End the processes of a job or of a label's beginning: TERM, after `grace` seconds KILL."""
     # The leader is read once: its session outlives it.
     which = (prefix, folder, leader(folder) if folder else 0)
@@ -180,9 +190,15 @@ def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = 
             break
     else:
         raise OSError(f"processes cannot be ended: {labelled(*which)}")
+    for group in groups:
+        remove_group(group)
     if remove:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     return first
+
+
+def _remove(*folders: str) -> None:
+    _printed("rm", "-rf", "--one-file-system", "--", *folders)
 
 
 def labelled(prefix: str, folder: str = "", session: int = 0) -> list[Any]:
@@ -355,6 +371,8 @@ TELLING = f"""
 
 def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "") -> dict[str, Any]:
     """Return the ``stable`` facts, by which a campaign knows its machine, and ``volatile`` ones."""
+    import shutil
+
     docker, system, memory = _engine(engine), os.uname(), _pairs(read("/proc/meminfo"))
     processor = _pairs(read("/proc/cpuinfo").partition("\n\n")[0])
     parameters = read("/proc/cmdline").partition(" -- ")[0].split()
@@ -457,12 +475,18 @@ def run_window(
     seconds: float,
     folders: list[str],
     readings: dict[str, Any],
+    known: list[str],
     places: dict[str, int],
     cpus_of_line: list[int],
     loads: dict[str, tuple[str, list[str]]],
+    logs: dict[str, tuple[str, int]],
 ) -> dict[str, Any]:
-    """Run loads, CPU lists and commands, for `seconds` at most, between two snapshots."""
-    called, found = time.monotonic(), dict[str, Any](seen=observe_all(readings))
+    """Run loads, CPU lists and commands, for `seconds` at most, between two snapshots.
+
+    What is not known is observed before. If there are `logs`, the window is collected at the end.
+    """
+    called, unseen = time.monotonic(), {*readings} - {*known}
+    found: dict[str, Any] = {"seen": observe_all({name: readings[name] for name in unseen})}
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in folders:  # of logs; nobody else may prepare or read them
         Path(path).mkdir(mode=0o700)
@@ -491,6 +515,7 @@ def run_window(
     found["line"] = line + cache_line(cpus_of_line)
     # Of the first load that failed.
     found["status"] = next(filter(None, [status_of(job.wait()) for job in jobs.values()]), 0)
+    found["left"] = collect(folder, folders, readings, logs) if logs else None
     return {**found, "took": time.monotonic() - called}
 
 
@@ -580,8 +605,7 @@ def collect(
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
     texts = {name: _text(f"{folder}/{name}") for name in names}
     texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
-    for path in (folder, *folders):
-        shutil.rmtree(path, ignore_errors=True)
+    _remove(folder, *folders)
     return {"seen": seen, "texts": texts}
 
 
@@ -840,26 +864,29 @@ def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) 
         runs = _command(pid)
         return "" if port or runs == argv else f"it runs {' '.join(runs)}"
 
-    if not (pid := reading["pid"]):
-        docker = ("docker", f"--host={reading['engine']}")
-        (one,) = _rows(*docker, "inspect", reading["container"]) or [{"State": {"Pid": 0}}]
+    facts, container = dict[str, str](), reading.get("container")
+    if container:
+        docker = f"--host={reading['engine']}"
+        (one,) = _rows("docker", docker, "inspect", container) or [{"State": {"Pid": 0}}]
         if not (pid := one["State"]["Pid"]):
-            output = _printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
+            output = _printed("docker", docker, "logs", container, errors=subprocess.STDOUT)
             return {"why": f"it ended at once: {output}"}
-        reading["pid"] = pid
+        # Asking the engine takes longer than all else here.
+        reading, facts = {**reading, "pid": pid, "container": ""}, _container_facts(one)
+    pid = reading["pid"]
     _until(lambda: lacks() in ("", ended), seconds)
     if why := lacks():
         return {"why": why}
     if priority:
         _set_real_time(pid, priority)
-    return {"why": "", "pid": pid, "facts": observe(**reading)}
+    return {"why": "", "pid": pid, "facts": observe(**reading) | facts}
 
 
 def observe_all(readings: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Observe several placements, each from the network namespace of its host, and this host."""
     found = {}
     for name, reading in readings.items():
-        with _inside(reading.pop("namespace", "")):
+        with _inside(reading.get("namespace", "")):
             found[name] = observe(**reading) if reading else _host_facts(_rules())
     return found
 
@@ -890,7 +917,6 @@ def enter(namespace: str) -> None:
 def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dict[str, str]:
     """Return facts of a placed process by name, equal unless it has changed, but for ``flows``."""
     # A fact of which there may be several is a name of its own with the value "yes".
-    docker = ("docker", f"--host={named.get('engine')}", "inspect", named.get("container", ""))
     found = {"state": _state(pid)}
     try:
         found.update(_process_facts(pid))
@@ -903,12 +929,20 @@ def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dic
         raise
     if port:
         found[f"listens on {port}/{protocol}"] = "yes" if _listens(pid, port, protocol) else "none"
-    for one in _rows(*docker) if named.get("container") else ():
-        driver = one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none")
-        found.update({"container": one["Id"], "image": one["Image"], "storage driver": driver})
-        found["OCI runtime"] = one["HostConfig"].get("Runtime", "none")
+    if container := named.get("container"):
+        for one in _rows("docker", f"--host={named['engine']}", "inspect", container):
+            found.update(_container_facts(one))
     ways = _connections(named["router"]) if named.get("router") else ()
     return {**found, **{f"router to {end}": way for end, way in ways}}
+
+
+def _container_facts(one: dict[str, Any]) -> dict[str, str]:
+    return {
+        "container": one["Id"],
+        "image": one["Image"],
+        "storage driver": one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none"),
+        "OCI runtime": one["HostConfig"].get("Runtime", "none"),
+    }
 
 
 def _process_facts(pid: int) -> dict[str, str]:
@@ -1005,7 +1039,8 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
 
 def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     """Return links, rules and addresses of a process's network, and of the host's."""
-    space, rules, own = f"/proc/{pid}/ns/net", _rules(), Rows()
+    space, rules = f"/proc/{pid}/ns/net", _rules()
+    own: Rows = []
     is_own, found = _link(space) != _link("/proc/self/ns/net"), _host_facts(rules)
     with _inside(space if is_own else ""):
         found["congestion control"] = read("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -1115,6 +1150,8 @@ DEVICES = {
 
 def probe(scratch: str, programs: list[str], addresses: list[str]) -> dict[str, Any]:
     """Return what a host has, of programs and routes to addresses; make its scratch directory."""
+    import shutil
+
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
     with contextlib.suppress(OSError):
         Path(scratch).mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -48,11 +49,11 @@ LONGEST = 100_000
 #: Bytes of a file that one command copies.
 _PART = 1 << 23
 #: The agent, which every call sends as text and compiled.
-_SOURCE = Path(agent.__file__).read_text("utf-8")
-_AGENT = {
-    "source": _SOURCE,
-    "python": sys.implementation.cache_tag,
-    "code": base64.b64encode(marshal.dumps(compile(_SOURCE, "agent.py", "exec"))).decode(),
+_SOURCE = Path(agent.__file__).read_bytes()
+_CODE = marshal.dumps(compile(_SOURCE, "agent.py", "exec"))
+_AGENT = {"python": sys.implementation.cache_tag} | {
+    name: base64.b64encode(zlib.compress(content)).decode()
+    for name, content in {"source": _SOURCE, "code": _CODE}.items()
 }
 #: Runs a command below ``timeout``. The shell outlives TERM, so that the KILL that follows reaches
 #: the whole group, also a grandchild that ignores TERM. A trap is not inherited.
@@ -340,9 +341,9 @@ class Job:
         """Return whether the job is running."""
         return bool(self.host.call("leader", folder=self.directory))
 
-    def stop(self, grace: float = 2.0, *, remove: bool = False) -> None:
-        """End the job and its descendants (TERM, then KILL); its directory may be removed."""
-        options = {"grace": grace, "remove": remove, "timeout": 60 + grace}
+    def stop(self, grace: float = 2.0, *, groups: Sequence[str] = (), remove: bool = False) -> None:
+        """End the job and its descendants (TERM, then KILL); remove groups, and its directory."""
+        options = {"grace": grace, "groups": groups, "remove": remove, "timeout": 60 + grace}
         self.host.call("stop", folder=self.directory, **options)
 
     def read(self, stream: str) -> str:

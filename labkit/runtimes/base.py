@@ -98,11 +98,8 @@ class Engine(Protocol):
     def start(self, instance: Instance) -> tuple[int, str]:
         """Start the workload; return its process on the host, or 0 and the engine's container."""
 
-    def stop(self, instance: Instance) -> None:
-        """Stop it and remove everything that belongs to it, if there is anything."""
-
-    def logs(self, instance: Instance) -> str:
-        """Return what it printed on both streams."""
+    def stop(self, instance: Instance) -> str:
+        """Stop it, remove all that belongs to it, and return what it printed on both streams."""
 
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Return the host's command that runs `argv` inside the placement."""
@@ -277,10 +274,7 @@ def placed(
         yield Server(address, port, pid, host, found, cpus, enter, ends, reading, placement)
     finally:
         try:
-            logs[f"{name}.log"] = engine.logs(instance)
-        finally:
-            try:
-                engine.stop(instance)
-            except HostUnreachable:
-                # Placements of a host share its connection, and lose it at once.
-                engine.stop(instance)
+            logs[f"{name}.log"] = engine.stop(instance)
+        except HostUnreachable:
+            # Placements of a host share its connection, and lose it at once.
+            logs[f"{name}.log"] = engine.stop(instance)

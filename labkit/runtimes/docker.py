@@ -17,6 +17,10 @@ _CHURN = """while began=$(date +%s%N); do
 done"""
 
 
+# Each remote command takes time.
+_STOP = 'docker logs "$1" 2>&1 || true; docker rm --force --volumes "$1" >/dev/null'
+
+
 class Docker(Engine):
     """Starts containers by the engine's command line on the host."""
 
@@ -28,23 +32,21 @@ class Docker(Engine):
             raise instance.failed(done.stderr)
         return 0, done.stdout.strip()
 
-    def stop(self, instance: Instance) -> None:
-        remove = ("rm", "--force", "--volumes", PREFIX + instance.label)
-        done = _docker(instance.target, *remove)
+    def stop(self, instance: Instance) -> str:
+        host, name = instance.target.host, PREFIX + instance.label
+        env = {"DOCKER_HOST": str(instance.target.engine)}
+        done = host.run(*script(_STOP, name), env=env, check=False)
+        log = done.stdout
         if (union := data_source(instance)).endswith("/union"):
             # A process that waits for a hanging union can be killed only after its unmount.
-            run = instance.target.host.run
-            if run("umount", union, check=False).status != 0:  # busy, or never mounted
-                run("umount", "--lazy", union, check=False)
-            run("rm", "-rf", "--one-file-system", "--", union.removesuffix("/union"))
+            if host.run("umount", union, check=False).status != 0:  # busy, or never mounted
+                host.run("umount", "--lazy", union, check=False)
+            host.run("rm", "-rf", "--one-file-system", "--", union.removesuffix("/union"))
         if done.status != 0 and "No such container" not in done.stderr:
-            done = _docker(instance.target, *remove)
+            done = _docker(instance.target, "rm", "--force", "--volumes", name)
         if "No such container" not in done.stderr:
             done.check("is the engine still running? labkit clean removes what is left")
-
-    def logs(self, instance: Instance) -> str:
-        done = _docker(instance.target, "logs", PREFIX + instance.label)
-        return done.stdout + done.stderr if done.status == 0 else ""
+        return log
 
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         engine = f"DOCKER_HOST={instance.target.engine}"

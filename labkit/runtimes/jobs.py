@@ -66,15 +66,17 @@ class Jobs(Engine):
                 host.run(*_NAT, "-A", "PREROUTING", *flows, *mark, *to)
         return int(pid), ""
 
-    def stop(self, instance: Instance) -> None:
+    def stop(self, instance: Instance) -> str:
         host = instance.target.host
         if instance.placement.network == "nat":
             withdraw(host, instance.label, exact=True)
-        Job(host, instance.folder).stop()
-        host.call("remove_group", group=instance.group)
-        host.run("rm", "-rf", "--one-file-system", "--", instance.folder)
+        log = self.logs(instance)
+        groups = [instance.group, f"{instance.group}-monitor"]
+        Job(host, instance.folder).stop(groups=groups, remove=True)
+        return log
 
     def logs(self, instance: Instance) -> str:
+        """Return what it printed on both streams."""
         # LXC writes what a container prints to a console.
         files = [f"{instance.folder}/{name}" for name in ("console", "stdout", "stderr")]
         return instance.target.host.run("cat", *files, check=False).stdout

@@ -64,9 +64,8 @@ class Lxc(Jobs):
         enter = ["unshare", "--mount", "--propagation", "private"]
         return [*enter, *script(_OWN_SYSFS, f"{folder}/cgroup", *start)]
 
-    def stop(self, instance: Instance) -> None:
+    def stop(self, instance: Instance) -> str:
         """End the container by its own engine first: its holder does not on TERM."""
-        host, named = instance.target.host, ("-P", instance.folder, "-n", instance.label)
-        host.run("lxc-stop", "-k", *named, check=False)
-        super().stop(instance)
-        host.call("remove_group", group=f"{instance.group}-monitor")
+        named = ("-P", instance.folder, "-n", instance.label)
+        instance.target.host.run("lxc-stop", "-k", *named, check=False)
+        return super().stop(instance)

@@ -63,18 +63,19 @@ class Rkt(Jobs):
     def expect(self, instance: Instance, container: str) -> Facts:
         return {**super().expect(instance, container), "layer over": stored(instance)[1]}
 
-    def stop(self, instance: Instance) -> None:
+    def stop(self, instance: Instance) -> str:
         """Stop the pod first, as the job's own end would leave what systemd-nspawn started."""
         host = instance.target.host
         if pod := host.call("read", path=f"{instance.folder}/uuid"):
             host.run(*_rkt(instance), "stop", "--force", pod, check=False)
-        super().stop(instance)
+        log = super().stop(instance)
         left = [f"/var/lib/cni/networks/labkit-{instance.label}"]
         if pod:
             host.run(*_rkt(instance), "rm", pod, check=False)
             # Where /run is on a disk, systemd-nspawn leaves this.
             left += [f"/run/systemd/nspawn/propagate/rkt-{pod}"]
         host.run("rm", "-rf", "--", *left)
+        return log
 
 
 def stored(instance: Instance) -> tuple[str, str]:

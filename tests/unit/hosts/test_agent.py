@@ -15,7 +15,7 @@ from labkit.hosts import LocalHost, agent, host
 HOST = LocalHost()
 
 
-@pytest.mark.parametrize("different", [{}, {"python": "cpython-39", "code": ""}])
+@pytest.mark.parametrize("different", [{}, {"python": "cpython-39", "code": "-"}])
 def test_values_and_errors_cross_also_to_another_python(monkeypatch, different):
     monkeypatch.setattr(host, "_AGENT", host._AGENT | different)
     assert HOST.call("read", path="/no/such/file", default="x\udc80") == "x\udc80"
