@@ -171,13 +171,7 @@ def hold(folder: str, message: str) -> str:
     return ""
 
 
-def stop(
-    folder: str = "",
-    prefix: str = "",
-    grace: float = 2.0,
-    groups: Sequence[str] = (),
-    remove: bool = False,
-) -> list[Any]:
+def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = False) -> list[Any]:
     """End the processes of a job or of a label's beginning: TERM, after `grace` seconds KILL."""
     # The leader is read once: its session outlives it.
     which = (prefix, folder, leader(folder) if folder else 0)
@@ -190,11 +184,20 @@ def stop(
             break
     else:
         raise OSError(f"processes cannot be ended: {labelled(*which)}")
-    for group in groups:
-        remove_group(group)
     if remove:
         _remove(folder)
     return first
+
+
+def stop_placement(folder: str, groups: list[str]) -> str:
+    """End a job, and all in its control groups; remove them, and return what it has printed."""
+    # LXC writes what a container prints to a console.
+    texts = [read(f"{folder}/{name}") for name in ("console", "stdout", "stderr")]
+    stop(folder)
+    for group in groups:
+        remove_group(group)
+    _remove(folder)
+    return "\n".join(filter(None, texts))
 
 
 def _remove(*folders: str) -> None:
@@ -371,8 +374,6 @@ TELLING = f"""
 
 def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "") -> dict[str, Any]:
     """Return the ``stable`` facts, by which a campaign knows its machine, and ``volatile`` ones."""
-    import shutil
-
     docker, system, memory = _engine(engine), os.uname(), _pairs(read("/proc/meminfo"))
     processor = _pairs(read("/proc/cpuinfo").partition("\n\n")[0])
     parameters = read("/proc/cmdline").partition(" -- ")[0].split()
@@ -382,7 +383,7 @@ def facts(interfaces: Sequence[str] = (), engine: str = "", directory: str = "")
             mounts = _printed("findmnt", "-nvo", "SOURCE,FSTYPE", "-T", str(_nearest(place)))
             disks[name] = " ".join(mounts.splitlines()[-1].split())
     unions = {
-        "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and shutil.which("fuse-overlayfs"),
+        "fuse-overlayfs": os.access("/dev/fuse", os.W_OK) and _printed("fuse-overlayfs", "-V"),
         "aufs": re.search(r"\baufs\b", read("/proc/filesystems")),
     }
     sysctl = ("net/ipv4/tcp_congestion_control", "net/core/default_qdisc")
@@ -481,12 +482,9 @@ def run_window(
     loads: dict[str, tuple[str, list[str]]],
     logs: dict[str, tuple[str, int]],
 ) -> dict[str, Any]:
-    """Run loads, CPU lists and commands, for `seconds` at most, between two snapshots.
-
-    What is not known is observed before. If there are `logs`, the window is collected at the end.
-    """
-    called, unseen = time.monotonic(), {*readings} - {*known}
-    found: dict[str, Any] = {"seen": observe_all({name: readings[name] for name in unseen})}
+    """Run loads, CPU lists and commands, for `seconds` at most; collect logs in the end, if any."""
+    called, unseen = time.monotonic(), {n: one for n, one in readings.items() if n not in known}
+    found: dict[str, Any] = {"seen": observe_all(unseen)}
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in folders:  # of logs; nobody else may prepare or read them
         Path(path).mkdir(mode=0o700)
@@ -854,7 +852,7 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
 
 def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) -> dict[str, Any]:
     """Observe a workload, by a reading, once it listens on its port, or without one just runs."""
-    port, ended = reading["port"], "the process has ended"
+    port, ended, facts = reading["port"], "the process has ended", dict[str, str]()
 
     def lacks() -> str:
         if _state(pid) == "ended":
@@ -864,15 +862,15 @@ def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) 
         runs = _command(pid)
         return "" if port or runs == argv else f"it runs {' '.join(runs)}"
 
-    facts, container = dict[str, str](), reading.get("container")
-    if container:
-        docker = f"--host={reading['engine']}"
-        (one,) = _rows("docker", docker, "inspect", container) or [{"State": {"Pid": 0}}]
-        if not (pid := one["State"]["Pid"]):
-            output = _printed("docker", docker, "logs", container, errors=subprocess.STDOUT)
+    # The engine takes longer to answer than all else here, so that `observe` does not ask again.
+    if container := reading.pop("container", ""):
+        docker = ("docker", f"--host={reading['engine']}")
+        (one,) = _rows(*docker, "inspect", container) or [{"State": {"Pid": 0}}]
+        reading["pid"] = one["State"]["Pid"]
+        if not reading["pid"]:
+            output = _printed(*docker, "logs", container, errors=subprocess.STDOUT)
             return {"why": f"it ended at once: {output}"}
-        # Asking the engine takes longer than all else here.
-        reading, facts = {**reading, "pid": pid, "container": ""}, _container_facts(one)
+        facts = _container_facts(one)
     pid = reading["pid"]
     _until(lambda: lacks() in ("", ended), seconds)
     if why := lacks():

@@ -164,11 +164,10 @@ class LocalHost(Host):
 
 @dataclass(eq=False, repr=False)
 class SshHost(Host):
-    """A machine or network namespace reached over SSH; it connects when first needed.
+    """A machine reached over SSH, by several threads; each command connects where that is needed.
 
-    Commands may run from several threads. After a loss the next command connects again. An unknown
-    host key is an error. With a `key`, the user's own and those of an agent are not tried.
-    `namespace` is the path of a network namespace of this machine from which to connect.
+    An unknown host key is an error. With a `key`, the user's own and those of an agent are not
+    tried. `namespace` is the path of a network namespace of this machine from which to connect.
     """
 
     name: str
@@ -341,9 +340,9 @@ class Job:
         """Return whether the job is running."""
         return bool(self.host.call("leader", folder=self.directory))
 
-    def stop(self, grace: float = 2.0, *, groups: Sequence[str] = (), remove: bool = False) -> None:
-        """End the job and its descendants (TERM, then KILL); remove groups, and its directory."""
-        options = {"grace": grace, "groups": groups, "remove": remove, "timeout": 60 + grace}
+    def stop(self, grace: float = 2.0, *, remove: bool = False) -> None:
+        """End the job and its descendants (TERM, then KILL); its directory may be removed."""
+        options = {"grace": grace, "remove": remove, "timeout": 60 + grace}
         self.host.call("stop", folder=self.directory, **options)
 
     def read(self, stream: str) -> str:

@@ -55,7 +55,7 @@ class Jobs(Engine):
             wanted = list(instance.workload.argv)
             pid = host.call("find_workload", holder=job.pid, argv=wanted, timeout=90)
         except CommandFailed as error:
-            raise instance.failed(f"{error.why}: {self.logs(instance)}") from error
+            raise instance.failed(f"{error.why}: {self.stop(instance)}") from error
         if network and network.name == "nat" and instance.workload.port:
             # The engine publishes no ports.
             target, port = instance.target, str(instance.workload.port)
@@ -70,16 +70,8 @@ class Jobs(Engine):
         host = instance.target.host
         if instance.placement.network == "nat":
             withdraw(host, instance.label, exact=True)
-        log = self.logs(instance)
         groups = [instance.group, f"{instance.group}-monitor"]
-        Job(host, instance.folder).stop(groups=groups, remove=True)
-        return log
-
-    def logs(self, instance: Instance) -> str:
-        """Return what it printed on both streams."""
-        # LXC writes what a container prints to a console.
-        files = [f"{instance.folder}/{name}" for name in ("console", "stdout", "stderr")]
-        return instance.target.host.run("cat", *files, check=False).stdout
+        return str(host.call("stop_placement", folder=instance.folder, groups=groups))
 
     def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         what = f"cannot run a client inside a container of {instance.placement.runtime}"
