@@ -17,8 +17,10 @@ _CHURN = """while began=$(date +%s%N); do
 done"""
 
 
-# Each remote command takes time.
-_STOP = 'docker logs "$1" 2>&1 || true; docker rm --force --volumes "$1" >/dev/null'
+# One command, as each takes time.
+_STOP = """log=$(docker logs "$1" 2>&1) && printf %s "$log"
+docker rm --force --volumes "$1" >/dev/null
+"""
 
 
 class Docker(Engine):
