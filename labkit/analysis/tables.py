@@ -92,6 +92,9 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     parts = [f"{counts[word]} {text}" for word, (_, text) in VERDICTS.items() if word in counts]
     papers = f"{len(findings)} findings of {findings['source'].nunique()} papers"
     lines = [f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>']
+    ours = (~findings["dataset"].str.startswith("data/reference")).sum()
+    judged = f"by what was measured here {ours}, by the reference {len(findings) - ours}"
+    lines.append(f'<p class="note">Findings judged {judged}.</p>')
     known = [one for one in answers if "error" not in one]
     alarms = [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
     elsewhere = [one["study"] for one in known if one["source"] != "here"]
