@@ -760,13 +760,17 @@ def _family(pid: int) -> list[int]:
 
 def _hierarchies(pid: str = "self") -> dict[str, str]:
     """Return the path of a process's control group by the folder of each hierarchy."""
-    unified = f"{GROUPS}/unified" if Path(GROUPS, "unified").is_dir() else GROUPS
+    # In a container a hierarchy may begin at the container's own group, or not be mounted.
+    mounts = [fields for fields in _lines("/proc/self/mountinfo") if "cgroup" in fields[-3]]
+    roots = {fields[4]: fields[3].rstrip("/") for fields in mounts}
+    unified = f"{GROUPS}/unified" if f"{GROUPS}/unified" in roots else GROUPS
     found = {}
     for line in read(f"/proc/{pid}/cgroup").splitlines():
         number, names, path = line.split(":", 2)
         folder = unified if number == "0" else f"{GROUPS}/{names.replace('name=', '')}"
-        found[folder] = path.rstrip("/")
-    return {folder: path for folder, path in found.items() if Path(folder).is_dir()}
+        if folder in roots:
+            found[folder] = path.rstrip("/").removeprefix(roots[folder])
+    return found
 
 
 def make_group(group: str, limits: dict[str, str]) -> list[str]:

@@ -174,6 +174,15 @@ def test_limits_of_either_version():
     assert all(set(agent.limit_facts(texts).values()) == {"none"} for texts in UNLIMITED)
 
 
+def test_groups_of_a_container_that_has_one_hierarchy_from_its_own_group_on(monkeypatch):
+    mounts = "9 8 0:30 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+    mounts += "8 8 0:31 /docker/a /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
+    groups = "2:cpu,cpuacct:/docker/a/labkit\n1:name=systemd:/docker/a\n0::/docker/a\n"
+    texts = {"/proc/self/mountinfo": mounts, "/proc/7/cgroup": groups}
+    monkeypatch.setattr(agent, "_text", texts.__getitem__)
+    assert agent._hierarchies("7") == {"/sys/fs/cgroup/cpu,cpuacct": "/labkit"}
+
+
 def test_groups_and_those_above_in_either_version(tmp_path, monkeypatch):
     groups = {str(tmp_path): "/labkit/t1"}
     monkeypatch.setattr(agent, "GROUPS", str(tmp_path))
