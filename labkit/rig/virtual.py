@@ -132,6 +132,8 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
     if cpus["generator"] == cpus["sut"]:
         missing["separate-cpu-time"] = "generator and sut share the only CPU"
         missing["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
+    if Path("/.dockerenv").exists():
+        missing["own-cpus"] = "all of it is inside a container, whose limits are the lab's, too"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         missing["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
     wanted = [n for n in ("bridge", *added.networks) if f"network:{n}" not in missing]
