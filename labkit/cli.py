@@ -343,12 +343,17 @@ def pack(folder: Path, output: Path) -> None:
     click.echo(f"packed: {output}")
 
 
-@app.command(epilog="Examples: labkit cite | labkit cite data/reference")
+@app.command(epilog="Examples: labkit cite | labkit cite data/reference | labkit cite --check")
 @click.argument("folder", type=_FOLDER, default=SHIPPED)
-def cite(folder: Path) -> None:
+@click.option("--check", is_flag=True, help="Print what a release still lacks.")
+def cite(folder: Path, check: bool) -> None:
     """Print CITATION.cff: how to cite labkit and the repeated studies, or a dataset."""
     from labkit.analysis import package
 
+    if check:
+        missing = package.missing(folder)
+        click.echo("\n".join(missing or ["nothing is missing"]))
+        sys.exit(bool(missing))
     click.echo(package.cite(folder / "CITATION.cff"), nl=False)
 
 

@@ -179,3 +179,27 @@ def cite(path: Path) -> str:
     if sums.is_file() and "version" not in yaml.safe_load(text):
         text += f'version: "{hashlib.sha256(sums.read_bytes()).hexdigest()[:12]}"\n'
     return text
+
+
+def missing(folder: Path) -> list[str]:
+    """Return what a release still lacks in CITATION.cff, and where .zenodo.json differs from it."""
+    citation = yaml.safe_load((folder / _CITATION).read_text())
+    deposit = json.loads((folder / ".zenodo.json").read_text())
+    people = [author for author in citation["authors"] if "name" not in author]
+    lacks = {
+        "a person among the authors": not people,
+        "a DOI (a deposit can reserve one before it is published)": not citation.get("doi"),
+        "repository-code, the address of the repository": not citation.get("repository-code"),
+    }
+    for one in people:
+        one["name"] = f"{one['family-names']}, {one['given-names']}"
+        lacks[f"the ORCID of {one['name']}"] = "orcid" not in one
+    # Zenodo reads this file first.
+    ours = {**citation, "creators": [one["name"] for one in citation["authors"]]}
+    theirs = {**deposit, "creators": [one["name"] for one in deposit["creators"]]}
+    shared = ("title", "version", "license", "keywords", "doi", "creators")
+    different = [name for name in shared if ours.get(name) != theirs.get(name)]
+    return [
+        *(f"CITATION.cff: {what}" for what, lacking in lacks.items() if lacking),
+        *(f".zenodo.json: another {name} than CITATION.cff" for name in different),
+    ]

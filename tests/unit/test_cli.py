@@ -1,9 +1,11 @@
 """The commands: help, wrong use, answers, and exit codes."""
 
+import json
 import re
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from labkit import cli, data, studies
@@ -135,3 +137,23 @@ def test_a_report_answers_each_study_when_it_was_measured(lab, monkeypatch):
     assert [line[:7] for line in found.stdout.splitlines()] == shown
     for text in ("trials are left", "the page q.html failed", "broken"):
         assert text in found.stderr
+
+
+def test_a_release_lacks_what_only_people_can_give(tmp_path):
+    here = CliRunner().invoke(cli.app, ["cite", "--check"])
+    assert here.exit_code == 1 and "zenodo" not in here.stdout, "the two files disagree"
+    assert "a person" in here.stdout and "a DOI" in here.stdout
+    doe = {"family-names": "Doe", "given-names": "Jane", "orcid": "https://orcid.org/0"}
+    citation = {"doi": "10.5281/zenodo.1", "repository-code": "https://example.org/labkit"}
+    deposit = {"doi": citation["doi"], "creators": [{"name": "Doe, Jane"}]}
+
+    def lacks():
+        (tmp_path / "CITATION.cff").write_text(yaml.safe_dump({**citation, "authors": [doe]}))
+        (tmp_path / ".zenodo.json").write_text(json.dumps(deposit))
+        return CliRunner().invoke(cli.app, ["cite", "--check", str(tmp_path)]).stdout
+
+    assert lacks() == "nothing is missing\n"
+    del doe["orcid"]
+    assert lacks() == "CITATION.cff: the ORCID of Doe, Jane\n"
+    doe["orcid"], deposit["version"] = "https://orcid.org/0", "9"
+    assert lacks() == ".zenodo.json: another version than CITATION.cff\n"

@@ -1,6 +1,5 @@
-"""Dependencies and their locks, citations, and imports, which go down only; all offline."""
+"""Dependencies, their locks, and imports, which go down only; all offline."""
 
-import json
 import re
 import runpy
 import subprocess
@@ -51,16 +50,6 @@ def test_the_locks_satisfy_pyproject_with_hashes_and_name_no_index():
         for one in map(Requirement, required):
             assert all(one.specifier.contains(v) for v in locked[canonicalize_name(one.name)]), one
         assert "://" not in text and "--index" not in text
-
-
-def test_both_files_for_citations_say_the_same():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    deposit = json.loads((ROOT / ".zenodo.json").read_text())
-    shared = ("title", "version", "license", "keywords", "doi")
-    assert [citation.get(name) for name in shared] == [deposit.get(name) for name in shared]
-    authors = citation["authors"]
-    people = (one.get("name") or f"{one['family-names']}, {one['given-names']}" for one in authors)
-    assert [one["name"] for one in deposit["creators"]] == [*people]
 
 
 def test_pip_configuration_becomes_uv_configuration():
