@@ -185,7 +185,7 @@ def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = 
     else:
         raise OSError(f"processes cannot be ended: {labelled(*which)}")
     if remove:
-        _remove(folder)
+        _printed("rm", "-rf", "--one-file-system", "--", folder)
     return first
 
 
@@ -196,7 +196,7 @@ def stop_placement(folder: str, groups: list[str]) -> str:
     stop(folder)
     for group in groups:
         remove_group(group)
-    _remove(folder)
+    _printed("rm", "-rf", "--one-file-system", "--", folder)
     return "\n".join(filter(None, texts))
 
 
@@ -603,7 +603,7 @@ def collect(
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
     texts = {name: _text(f"{folder}/{name}") for name in names}
     texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
-    _remove(folder, *folders)
+    _printed("rm", "-rf", "--one-file-system", "--", folder, *folders)
     return {"seen": seen, "texts": texts}
 
 
@@ -856,7 +856,8 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
 
 def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) -> dict[str, Any]:
     """Observe a workload, by a reading, once it listens on its port, or without one just runs."""
-    port, ended, facts = reading["port"], "the process has ended", dict[str, str]()
+    port, ended = reading["port"], "the process has ended"
+    rows: Rows = []
 
     def lacks() -> str:
         if _state(pid) == "ended":
@@ -866,22 +867,20 @@ def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) 
         runs = _command(pid)
         return "" if port or runs == argv else f"it runs {' '.join(runs)}"
 
-    # The engine takes longer to answer than all else here, so that `observe` does not ask again.
-    if container := reading.pop("container", ""):
+    if not (pid := reading["pid"]):
+        # The engine takes longer to answer than all else here: `observe` does not ask it again.
         docker = ("docker", f"--host={reading['engine']}")
-        (one,) = _rows(*docker, "inspect", container) or [{"State": {"Pid": 0}}]
-        reading["pid"] = one["State"]["Pid"]
-        if not reading["pid"]:
-            output = _printed(*docker, "logs", container, errors=subprocess.STDOUT)
+        rows = _rows(*docker, "inspect", reading["container"])
+        if not (pid := rows[0]["State"]["Pid"] if rows else 0):
+            output = _printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
             return {"why": f"it ended at once: {output}"}
-        facts = _container_facts(one)
-    pid = reading["pid"]
+        reading["pid"] = pid
     _until(lambda: lacks() in ("", ended), seconds)
     if why := lacks():
         return {"why": why}
     if priority:
         _set_real_time(pid, priority)
-    return {"why": "", "pid": pid, "facts": observe(**reading) | facts}
+    return {"why": "", "pid": pid, "facts": observe(**reading, rows=rows)}
 
 
 def observe_all(readings: dict[str, Any]) -> dict[str, dict[str, str]]:
@@ -916,7 +915,9 @@ def enter(namespace: str) -> None:
             raise ConnectionError(f"the network namespace {namespace} cannot be entered")
 
 
-def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dict[str, str]:
+def observe(
+    pid: int, port: int = 0, protocol: str = "udp", rows: Rows | None = None, **named: str
+) -> dict[str, str]:
     """Return facts of a placed process by name, equal unless it has changed, but for ``flows``."""
     # A fact of which there may be several is a name of its own with the value "yes".
     found = {"state": _state(pid)}
@@ -931,20 +932,14 @@ def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dic
         raise
     if port:
         found[f"listens on {port}/{protocol}"] = "yes" if _listens(pid, port, protocol) else "none"
-    if container := named.get("container"):
-        for one in _rows("docker", f"--host={named['engine']}", "inspect", container):
-            found.update(_container_facts(one))
+    if rows is None and named.get("container"):
+        rows = _rows("docker", f"--host={named['engine']}", "inspect", named["container"])
+    for one in rows or ():
+        driver = one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none")
+        found.update({"container": one["Id"], "image": one["Image"], "storage driver": driver})
+        found["OCI runtime"] = one["HostConfig"].get("Runtime", "none")
     ways = _connections(named["router"]) if named.get("router") else ()
     return {**found, **{f"router to {end}": way for end, way in ways}}
-
-
-def _container_facts(one: dict[str, Any]) -> dict[str, str]:
-    return {
-        "container": one["Id"],
-        "image": one["Image"],
-        "storage driver": one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none"),
-        "OCI runtime": one["HostConfig"].get("Runtime", "none"),
-    }
 
 
 def _process_facts(pid: int) -> dict[str, str]:

@@ -356,7 +356,7 @@ def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
     return [" ".join(map(str, row)) for row in found]
 
 
-class Settings:
+class Settings(contextlib.AbstractContextManager["Settings"]):
     """Settings of a host that are restored when the context ends, or else by their `label`.
 
     `notes` says which were not accepted, or not restored, which is a `RigError` in the end.
@@ -366,9 +366,6 @@ class Settings:
         self.host, self.label, self.journal = host, label, journal
         self.notes: list[str] = []
         self._own, self._hold = f"{label} {uuid4().hex}", Job(host, "")
-
-    def __enter__(self) -> Settings:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         failures = [one for one in self.restore() if re.search(": (conflict|failed), ", one)]
