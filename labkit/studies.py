@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import subprocess
 import sys
 import time
@@ -56,7 +55,7 @@ class Run:
 
 def _name(notebook: Path) -> str:
     """Return a study's name: that of its notebook without the leading number."""
-    return re.sub(r"^\d+-", "", notebook.stem)
+    return notebook.stem.partition("-")[2]
 
 
 def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any]) -> list[Run]:

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from io import BytesIO
 from itertools import takewhile
@@ -51,19 +50,19 @@ Samples = Mapping[str, Column]
 Show = Callable[[str, bool], None]
 
 
-def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float = 0.0) -> None:
+def run(plan: Plan, path: Path, blocks: Collection[int] = (), seconds: float = 0.0) -> None:
     """Run the trials of a plan that have not succeeded yet, by default of all blocks."""
-    rows = store.attempts()
+    rows = attempts(path)
     measured = {row["trial"] for row in rows if row["status"] == "ok"}
     left = [one for one in plan.design.trials() if one[0]["trial"] not in measured]
     todo = [one for one in left if not blocks or one[0]["block"] in blocks]
     if not todo:
         return
-    session = store.session(plan.facts, " ".join(sorted({*_boots(plan).values()})))
+    session = session_of(path, plan.facts, " ".join(sorted({*_boots(plan).values()})))
     # One that begins with disturbed CPUs has nothing else to compare them with.
     for treatment in plan.study.treatments.values():
         treatment.resume(rows)
-    total, done, attempts = len(plan.design), len(measured), Counter(row["trial"] for row in rows)
+    total, done, tried = len(plan.design), len(measured), Counter(row["trial"] for row in rows)
     failed, current, longest = 0, 0, 0.0
     began = time.monotonic()
     end = began + (seconds or math.inf)
@@ -79,12 +78,12 @@ def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float =
                     announce(f"stopped before {keys['trial']}, by `minutes`: run the same again")
                     return
                 name = keys["trial"]
-                numbered = {"trial": name, "attempt": attempts[name], **keys}
-                error = _run_planned(plan, store, condition, numbered | {"session": session}, show)
+                numbered = {"trial": name, "attempt": tried[name], **keys}
+                error = _run_planned(plan, path, condition, numbered | {"session": session}, show)
                 failed = failed + 1 if error else 0
                 if failed >= GIVE_UP:
                     what = f"{failed} planned trials failed one after the other"
-                    where, why = str(store.path), _line(error)
+                    where, why = str(path), _line(error)
                     remedy = "see the trials' records there; `labkit doctor` checks the machine"
                     raise LabkitError(what, where=where, why=why, remedy=remedy)
                 if not error:
@@ -99,7 +98,7 @@ def run(plan: Plan, store: Store, blocks: Collection[int] = (), seconds: float =
 
 
 def _run_planned(
-    plan: Plan, store: Store, condition: Condition, keys: dict[str, Any], show: Show
+    plan: Plan, path: Path, condition: Condition, keys: dict[str, Any], show: Show
 ) -> Exception | None:
     """Run a planned trial until an attempt succeeds; return the last attempt's error."""
     values, failures, losses = {**plan.settings, **condition.levels}, 0, 0
@@ -111,7 +110,7 @@ def _run_planned(
         label = f"trial-{os.getpid()}-{name}"
         trial = Trial(plan.rig, values, label, keys["block"], plan.study.treatments)
         done = trial.attempt(plan.study.protocol, condition, keys)
-        store.add(done.record, done.measurement.samples, done.logs)
+        add(path, done.record, done.measurement.samples, done.logs)
         row, error = done.record["rows"][0], done.error
         said = f"failed: {_line(error)}" if error else f"ok: {row['n_samples']} samples"
         said += f"; flags: {row['flags']}" if row["flags"] else ""
@@ -154,17 +153,16 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
     pids = [os.getpid(), *(one.pid for one in parents)] if rig.shared_kernel else []
     before = {pid: format_cpus(os.sched_getaffinity(pid)) for pid in pids}
 
-    def pin(pid: int, cpus: str) -> None:
-        # All of its threads, unless it has ended or is another user's.
-        subprocess.run(["taskset", "-apc", cpus, str(pid)], capture_output=True, check=False)
+    def pin(lists: Mapping[int, str]) -> None:
+        for pid, cpus in lists.items():
+            # All of its threads, unless it has ended or is another user's.
+            subprocess.run(["taskset", "-apc", cpus, str(pid)], capture_output=True, check=False)
 
     try:
-        for pid in pids:
-            pin(pid, rig.cpu_map["harness"])
+        pin(dict.fromkeys(pids, rig.cpu_map["harness"]))
         yield
     finally:
-        for pid, cpus in before.items():
-            pin(pid, cpus)
+        pin(before)
 
 
 @contextmanager
@@ -215,74 +213,70 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write(path, f"{text}\n".encode())
 
 
-@dataclass(frozen=True)
-class Store:
-    """One campaign's directory, while `opened` locks it."""
+@contextmanager
+def opened(folder: Path, plan: Mapping[str, Any], *, new: bool) -> Iterator[Path]:
+    """Yield the newest campaign in a study's folder, if its plan is the same, or a new one."""
+    what, remedy = "another process measures this study", "let it end, or set another `data`"
+    with locked(folder / LOCK, UsageError(what, where=str(folder), remedy=remedy)):
+        path = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
+        if path is None or new:
+            now = datetime.now()
+            if path is not None:  # it is later than that, whatever the clock says
+                with contextlib.suppress(ValueError):  # somebody has named it otherwise
+                    after = datetime.strptime(path.name[:15], _TIME)
+                    now = max(now, after + timedelta(seconds=1))
+            path = folder / f"{now:{_TIME}}-{digest(plan['identity'])}"
+            write_json(path / "plan.json", plan)
+        refuse_to_mix(load(path).plan["identity"], plan["identity"], str(path))
+        if (path / "trials.parquet").is_file():
+            what, remedy = "a packed campaign cannot be continued", "begin another: --new"
+            raise UsageError(what, where=str(path), remedy=remedy)
+        # Files of interrupted writes.
+        shutil.rmtree(path / ".attempt", ignore_errors=True)
+        stored = {one.name for one in path.glob("trials/*")}
+        for file in [*path.rglob(".*.tmp"), *path.glob("samples.parquet/*")]:
+            if file.stem not in stored:
+                file.unlink(missing_ok=True)
+        yield path
 
-    path: Path
 
-    @classmethod
-    @contextmanager
-    def opened(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Iterator[Store]:
-        """Yield the newest campaign in a study's folder, if its plan is the same, or a new one."""
-        what, remedy = "another process measures this study", "let it end, or set another `data`"
-        with locked(folder / LOCK, UsageError(what, where=str(folder), remedy=remedy)):
-            path = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
-            if path is None or new:
-                now = datetime.now()
-                if path is not None:  # it is later than that, whatever the clock says
-                    with contextlib.suppress(ValueError):  # somebody has named it otherwise
-                        after = datetime.strptime(path.name[:15], _TIME)
-                        now = max(now, after + timedelta(seconds=1))
-                path = folder / f"{now:{_TIME}}-{digest(plan['identity'])}"
-                write_json(path / "plan.json", plan)
-            refuse_to_mix(load(path).plan["identity"], plan["identity"], str(path))
-            if (path / "trials.parquet").is_file():
-                what, remedy = "a packed campaign cannot be continued", "begin another: --new"
-                raise UsageError(what, where=str(path), remedy=remedy)
-            # Files of interrupted writes.
-            shutil.rmtree(path / ".attempt", ignore_errors=True)
-            stored = {one.name for one in path.glob("trials/*")}
-            for file in [*path.rglob(".*.tmp"), *path.glob("samples.parquet/*")]:
-                if file.stem not in stored:
-                    file.unlink(missing_ok=True)
-            yield cls(path)
+def attempts(path: Path) -> list[dict[str, Any]]:
+    """Return the first row of every attempt."""
+    records = path.glob("trials/*/trial.json")
+    return [json.loads(one.read_text())["rows"][0] for one in records]
 
-    def attempts(self) -> list[dict[str, Any]]:
-        """Return the first row of every attempt."""
-        paths = self.path.glob("trials/*/trial.json")
-        return [json.loads(path.read_text())["rows"][0] for path in paths]
 
-    def session(self, facts: Mapping[str, Any], boot: str) -> int:
-        """Return the session's number; a boot, or a pause, begins another one."""
-        sessions = load(self.path).sessions
-        ends = [path.stat().st_mtime for path in self.path.glob("trials/*")]
-        paused = time.time() - max(ends, default=math.inf) > PAUSE
-        if not sessions or sessions[-1]["boot"] != boot or paused:
-            session = {"session": len(sessions) + 1, "boot": boot, "facts": facts}
-            sessions.append(session | {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-            write_json(self.path / "sessions.json", {"sessions": sessions})
-        return int(sessions[-1]["session"])
+def session_of(path: Path, facts: Mapping[str, Any], boot: str) -> int:
+    """Return the session's number; a boot, or a pause, begins another one."""
+    sessions = load(path).sessions
+    ends = [one.stat().st_mtime for one in path.glob("trials/*")]
+    paused = time.time() - max(ends, default=math.inf) > PAUSE
+    if not sessions or sessions[-1]["boot"] != boot or paused:
+        begun = {"session": len(sessions) + 1, "boot": boot, "facts": facts}
+        sessions.append(begun | {"began": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        write_json(path / "sessions.json", {"sessions": sessions})
+    return int(sessions[-1]["session"])
 
-    def add(self, record: Mapping[str, Any], samples: Samples, logs: Mapping[str, str]) -> None:
-        """Store an attempt: its record with its rows, its samples, the output of its programs."""
-        trial, attempt = (record["rows"][0][key] for key in ("trial", "attempt"))
-        # It is gathered in a folder, and then renamed.
-        name, part, trials = f"{trial}-a{attempt}", self.path / ".attempt", self.path / "trials"
-        if samples:
-            count, buffer = max(map(len, samples.values())), BytesIO()
-            keys = pa.array([trial] * count, pa.string()), pa.array([attempt] * count, pa.int32())
-            table = pa.table({"trial": keys[0], "attempt": keys[1], **samples})
-            # Deltas compress well.
-            encoding = dict.fromkeys(["attempt", *samples], "DELTA_BINARY_PACKED")
-            options = {"compression": "zstd", "use_dictionary": ["trial"]}
-            parquet.write_table(table, buffer, column_encoding=encoding, **options)
-            write(self.path / f"samples.parquet/{name}.parquet", buffer.getvalue())
-        for log, text in logs.items():
-            if text:
-                write(part / log, text.encode())
-        write_json(part / "trial.json", record)
-        trials.mkdir(exist_ok=True)
-        part.rename(trials / name)
-        sync(trials)
-        sync(self.path)
+
+def add(path: Path, record: Mapping[str, Any], samples: Samples, logs: Mapping[str, str]) -> None:
+    """Store an attempt: its record with its rows, its samples, the output of its programs."""
+    trial, attempt = (record["rows"][0][key] for key in ("trial", "attempt"))
+    # It is gathered in a folder, and then renamed.
+    name, part, trials = f"{trial}-a{attempt}", path / ".attempt", path / "trials"
+    if samples:
+        count, buffer = max(map(len, samples.values())), BytesIO()
+        keys = pa.array([trial] * count, pa.string()), pa.array([attempt] * count, pa.int32())
+        table = pa.table({"trial": keys[0], "attempt": keys[1], **samples})
+        # Deltas compress well.
+        encoding = dict.fromkeys(["attempt", *samples], "DELTA_BINARY_PACKED")
+        options = {"compression": "zstd", "use_dictionary": ["trial"]}
+        parquet.write_table(table, buffer, column_encoding=encoding, **options)
+        write(path / f"samples.parquet/{name}.parquet", buffer.getvalue())
+    for log, text in logs.items():
+        if text:
+            write(part / log, text.encode())
+    write_json(part / "trial.json", record)
+    trials.mkdir(exist_ok=True)
+    part.rename(trials / name)
+    sync(trials)
+    sync(path)

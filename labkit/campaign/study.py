@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit import __version__, data, design
-from labkit.campaign.runner import Store, pinned_to_harness, run
+from labkit.campaign.runner import opened, pinned_to_harness, run
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Attempt, Trial
 from labkit.data import refuse_unknown
-from labkit.design import MEASUREMENT_VERSION, Condition, call, level_label
+from labkit.design import MEASUREMENT_VERSION, Condition, Levels, call, level_label
 from labkit.errors import DryRun, UsageError
 from labkit.paths import project
 from labkit.placement import Placement
@@ -28,7 +28,6 @@ from labkit.rig import Rig
 from labkit.rig.networks import NAMES
 from labkit.tools.base import Measurement
 
-Levels = Mapping[str, Any]
 #: Seconds of one trial outside its window, rounded up from those of the development machine.
 OVERHEAD = 0.8
 
@@ -254,9 +253,9 @@ class Plan:
         """
         if self.rig.kind == "dry":
             raise DryRun(str(self), why="a dry rig shows plans and runs nothing")
-        with Store.opened(project(into) / self.study.name, self.as_record(), new=new) as store:
-            run(self, store, only, 60 * minutes)
-        return data.load(store.path)
+        with opened(project(into) / self.study.name, self.as_record(), new=new) as path:
+            run(self, path, only, 60 * minutes)
+        return data.load(path)
 
     @property
     def seconds(self) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from labkit.data import CPU_SLOW, CPUS_APART
+from labkit.design import Levels
 from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.agent import BUSY_POLLING, LATENCY
@@ -32,7 +33,6 @@ SLOW = 1.25
 #: 230 for others. Other processors are not timed: on an Intel Xeon of 2023 a line takes 110 to
 #: 220 ns within one cache. Two threads of a core are nearer than CPUs ever need to be.
 APART, LEAST_NS = 2.0, 65.0
-Levels = Mapping[str, Any]
 Counters = Mapping[str, float]
 
 
@@ -368,9 +368,8 @@ class CongestionControl(Treatment):
         for role, host in rig.hosts.items() if level != AS_FOUND else ():
             has = host.run(*known, check=False).stdout.split()
             if level not in has:
-                return (
-                    f"{role}: no TCP congestion control {level!r}, but {', '.join(has) or 'none'}"
-                )
+                known = ", ".join(has) or "none can be set"
+                return f"{role}: no TCP congestion control {level!r}; known: {known}"
         return None
 
     def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.campaign import background, window
-from labkit.campaign.treatments import Levels, Pinning, Treatment
+from labkit.campaign.treatments import Pinning, Treatment
 from labkit.campaign.window import Facts, Kernel, Load, Window
-from labkit.design import Condition, call, level_label
+from labkit.design import Condition, Levels, call, level_label
 from labkit.errors import CpusDisturbed, LabkitError, UsageError
 from labkit.hosts import Host, Settings, script
 from labkit.hosts.target import Target

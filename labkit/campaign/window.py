@@ -69,10 +69,6 @@ class Kernel:
     before: Snapshot = field(default_factory=dict)
     after: Snapshot = field(default_factory=dict)
 
-    def snapshot(self, *, before: bool) -> Snapshot:
-        """Return a snapshot before or after a window that is another host's."""
-        return dict(self.host.call("snapshot", places=self.places, before=before))
-
     def observe(self, seen: Collection[str] = ()) -> dict[str, dict[str, str]]:
         """Return observations of the readings that were not seen yet."""
         unseen = {name: one for name, one in self.readings.items() if name not in seen}
@@ -131,7 +127,7 @@ def measure(
         for kernel in others:
             before |= kernel.observe(before)
         for kernel in others:
-            kernel.before = kernel.snapshot(before=True)
+            kernel.before = kernel.host.call("snapshot", places=kernel.places, before=True)
         # The other hosts' counters are read before anything is collected.
         collected, patience = ({}, 60) if others else (logs, 600)
         options: dict[str, Any] = {"label": label, "seconds": limit, "timeout": limit + patience}
@@ -140,7 +136,7 @@ def measure(
         ran = own.host.call("run_window", **place, **options, **job)
         late = boot_time() - began - ran["took"]
         for kernel in others:
-            kernel.after = kernel.snapshot(before=False)
+            kernel.after = kernel.host.call("snapshot", places=kernel.places, before=False)
         left = ran["left"] or own.host.call("collect", **place, logs=logs, timeout=600)
         after = dict(left["seen"])
         for kernel in others:

@@ -15,7 +15,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 from labkit.campaign import runner, study
-from labkit.campaign.runner import Store
 from labkit.campaign.study import Study
 from labkit.campaign.treatments import CpuSpeed, SharedCache
 from labkit.data import KEYS, load
@@ -234,8 +233,8 @@ RTT = {"rtt_ns": np.array([1, 2])}
 
 
 def begin(tmp_path, plan=PLAN, new=False):
-    with Store.opened(tmp_path / "study", plan, new=new) as store:
-        return store
+    with runner.opened(tmp_path / "study", plan, new=new) as path:
+        return path
 
 
 @pytest.fixture
@@ -246,40 +245,40 @@ def store(tmp_path):
 def test_samples_and_numbers_of_numpy_round_trip_exactly(store):
     limits, row = np.iinfo(np.int64), ROW | {"n": np.int64(3), "x": np.float64(0.5)}
     values = np.array([limits.min, limits.max, 0, -1, limits.min])
-    store.add({"rows": [row]}, {"a": values, "b": values[::-1]}, {})
+    runner.add(store, {"rows": [row]}, {"a": values, "b": values[::-1]}, {})
     wanted = {"trial": ["b01-p01"] * 5, "attempt": [1] * 5, "a": values.tolist()}
-    (path,) = store.path.glob("samples.parquet/*")
+    (path,) = store.glob("samples.parquet/*")
     assert parquet.read_table(path).to_pydict() == wanted | {"b": values[::-1].tolist()}
-    assert store.attempts() == [row]
+    assert runner.attempts(store) == [row]
 
 
 def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp_path):
-    assert begin(tmp_path).path == store.path
+    assert begin(tmp_path) == store
     other = PLAN | {"identity": {"settings": {"messages": 4}}}
     with pytest.raises(UsageError, match=r"settings\.messages: 3 -> 4"):
         begin(tmp_path, other)
-    new, again = begin(tmp_path, other, True).path, begin(tmp_path, other, True).path
-    assert store.path < new < again == begin(tmp_path, other).path
-    (store.path / "plan.json").write_text('{"format": 1}')  # only the newest one matters
+    new, again = begin(tmp_path, other, True), begin(tmp_path, other, True)
+    assert store < new < again == begin(tmp_path, other)
+    (store / "plan.json").write_text('{"format": 1}')  # only the newest one matters
     (again / "trials.parquet").write_bytes(b"")
     with pytest.raises(UsageError, match="packed campaign cannot be continued"):
         begin(tmp_path, other)
 
 
 def files(store):
-    paths = [path for path in store.path.rglob("*") if path.is_file() and path.name != ".lock"]
-    return sorted(str(path.relative_to(store.path)) for path in paths)
+    paths = [path for path in store.rglob("*") if path.is_file() and path.name != ".lock"]
+    return sorted(str(path.relative_to(store)) for path in paths)
 
 
 def test_a_study_is_measured_by_one_process(store, tmp_path):
-    part = store.path / ".attempt"
-    with Store.opened(tmp_path / "study", PLAN, new=False):
+    part = store / ".attempt"
+    with runner.opened(tmp_path / "study", PLAN, new=False):
         part.mkdir()
         with pytest.raises(UsageError, match="another process measures") as caught:
             begin(tmp_path, new=True)
         assert caught.value.why == f"process {os.getpid()} on {platform.node()} has it"
         assert part.exists()
-    assert begin(tmp_path).path == store.path and not part.exists()
+    assert begin(tmp_path) == store and not part.exists()
 
 
 @pytest.mark.parametrize("step", range(13))
@@ -294,13 +293,13 @@ def test_a_trial_appears_complete_or_not_at_all(store, tmp_path, monkeypatch, st
     logs = {"tool.out": "x", "server.log": "y"}
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(runner.os, "fsync", dying)
-        store.add({"rows": [ROW]}, RTT, logs)
-    whole = bool(begin(tmp_path).attempts())
+        runner.add(store, {"rows": [ROW]}, RTT, logs)
+    whole = bool(runner.attempts(begin(tmp_path)))
     assert (files(store) != ["plan.json"]) == whole
     if not whole:
-        store.add({"rows": [ROW]}, RTT, logs)
+        runner.add(store, {"rows": [ROW]}, RTT, logs)
     assert files(store) == [
         *("plan.json", "samples.parquet/b01-p01-a1.parquet"),
         *(f"trials/b01-p01-a1/{name}" for name in ("server.log", "tool.out", "trial.json")),
     ]
-    assert load(store.path).samples("rtt_ns")["rtt_ns"].tolist() == [1, 2]
+    assert load(store).samples("rtt_ns")["rtt_ns"].tolist() == [1, 2]

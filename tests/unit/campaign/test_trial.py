@@ -3,6 +3,7 @@
 import os
 import threading
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 from labkit.campaign.trial import AT_ONCE, Trial, at_once, saturated
+from labkit.campaign.window import Window
 from labkit.design import Condition
-from labkit.errors import ToolOutput, UsageError
-from labkit.hosts import LocalHost
+from labkit.errors import ManipulationError, ToolOutput, UsageError
+from labkit.hosts import LocalHost, Result
 from labkit.placement import docker
+from labkit.runtimes import Server
 from labkit.tools.base import NOT_REACHED, Client, Measurement
 
 NOWHERE: Any = None
@@ -98,6 +101,27 @@ def test_further_conditions_and_the_data_path_of_routers_are_in_rows():
     assert [row["rate"] for row in (own, other)] == [2.0, 3.0]
     assert other["placement"] == "docker host" and other["steal"] == 0.1
     assert other["router"] == "sleeve"
+
+
+def test_the_load_of_a_window_takes_the_published_port_and_stays_in_its_control_group():
+    verified, nat = {"flows tcp": "1"}, docker("nat")
+    server = Server("198.18.0.3", 80, 7, LocalHost(), verified, "0", list, placement=nat)
+    client = Client((), server.address, 1.0, lambda *_: Measurement({}), protocols=("tcp",))
+    trial = Trial(NOWHERE, {}, "trial-1", _servers={"server": server}, _main="server")
+
+    def check(flows, client=client):
+        facts = {"server": {"flows tcp": flows}}
+        found = Window(Result(("job",), "sut", 0, "", "", 1.0), {}, {}, facts, facts)
+        trial._check_used(found, {"tool": (client, server)})
+
+    with pytest.raises(ManipulationError, match="tcp flows: 1, as before the window"):
+        check("1")
+    check("1", replace(client, target="172.17.0.2"))  # the container's own address
+    check("2")
+    assert verified == {"flows tcp": "2"}
+    trial.mechanisms |= {"cpu_ns": 1e9, "group_cpu_ns": 5e8}
+    with pytest.raises(ManipulationError, match="what ran inside 1"):
+        check("3")
 
 
 @pytest.mark.parametrize(
