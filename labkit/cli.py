@@ -18,11 +18,10 @@ from labkit.process import ended_as_by_ctrl_c
 # Commands import what they need: pandas takes a second.
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-_PATH = click.Path(path_type=Path, exists=True)
 
 # Resolved, as commands read it from the project's folder.
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
-DATA = click.argument("data", required=False, type=_PATH)
+DATA = click.argument("data", required=False, type=click.Path(path_type=Path, exists=True))
 MACHINES = click.option("--rig", "path", type=_FILE, help="The machines of a rig.toml, not this.")
 PROFILES = "tiny, ask (minutes), quick (hours), decide (a day), paper (weeks), why, or a YAML file."
 PROFILE = functools.partial(click.option, "--profile", "-P", help=PROFILES)

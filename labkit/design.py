@@ -58,7 +58,7 @@ class Design:
         for block, indices in enumerate(self.order, start=1):
             for position, index in enumerate(indices, start=1):
                 name = f"b{block:02d}-p{position:02d}"
-                keys = {"trial": name, "block": block, "position": position}
+                keys = {"trial": name, "attempt": 0, "block": block, "position": position}
                 yield keys, self.conditions[index]
 
 

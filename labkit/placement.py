@@ -35,19 +35,12 @@ class Workload:
 
     #: The command, which exists in the image and, for bare placements, on the host.
     argv: tuple[str, ...]
-    #: The port that it listens on, 0 for none, and the transport there when it is ready.
+    #: The port that it listens on, 0 for none, and its transports; it is ready with the first.
     port: int
-    protocol: str = "udp"
+    protocols: tuple[str, ...] = ("udp",)
     image: str = "net"
-    #: A transport that it uses later on the same port, if any.
-    second_protocol: str = ""
     #: Whether it ends when its client does; it is then compared up to the window only.
     ends_with_client: bool = False
-
-    @property
-    def protocols(self) -> tuple[str, ...]:
-        """All transports on which clients reach its port."""
-        return tuple(filter(None, [self.protocol, self.second_protocol]))
 
 
 def waiting(image: str) -> Workload:

@@ -21,7 +21,7 @@ from labkit import notebooks
 from labkit.campaign.runner import write
 from labkit.data import load, refuse_unknown
 from labkit.design import digest
-from labkit.errors import DryRun, HostLost, LabkitError, RigInUse, TimeOver, UsageError, suggestion
+from labkit.errors import DryRun, HostLost, LabkitError, RigInUse, TimeOver, UsageError
 from labkit.paths import project
 from labkit.process import TERMINAL, holder
 
@@ -61,10 +61,8 @@ def _name(notebook: Path) -> str:
 def plan_runs(names: Sequence[str], profile: str, parameters: Mapping[str, Any]) -> list[Run]:
     """Return the campaigns to measure, of all studies without `names`; check all parameters."""
     paths = sorted(project("notebooks/studies").glob("[0-9]*.ipynb"))
-    known = {name: path for path in paths for name in (path.stem, path.stem[:2], _name(path))}
-    if unknown := [name for name in names if name not in known]:
-        remedy = suggestion(unknown[0], map(_name, paths))
-        raise UsageError(f"no study called {', '.join(map(repr, unknown))}", remedy=remedy)
+    known = {name: path for path in paths for name in (_name(path), path.stem, path.stem[:2])}
+    refuse_unknown("study", names, known)
     runs = []
     for notebook in [known[name] for name in names] or paths:
         given = {**_profile(notebook, profile), **parameters}

@@ -38,8 +38,6 @@ from labkit.tools.base import Column
 if TYPE_CHECKING:
     from labkit.campaign.study import Plan
 
-#: The file that the process which measures a campaign locks, and writes its name into.
-LOCK = ".lock"
 #: Attempts at a trial in one run, each a row, and those besides that may end with a lost connection
 #: or disturbed CPUs.
 ATTEMPTS, LOSSES = 2, 10
@@ -77,9 +75,8 @@ def run(plan: Plan, path: Path, blocks: Collection[int] = (), seconds: float = 0
                 if now + needed > end:
                     announce(f"stopped before {keys['trial']}, by `minutes`: run the same again")
                     return
-                name = keys["trial"]
-                numbered = {"trial": name, "attempt": tried[name], **keys}
-                error = _run_planned(plan, path, condition, numbered | {"session": session}, show)
+                keys |= {"attempt": tried[keys["trial"]], "session": session}
+                error = _run_planned(plan, path, condition, keys, show)
                 failed = failed + 1 if error else 0
                 if failed >= GIVE_UP:
                     what = f"{failed} planned trials failed one after the other"
@@ -217,7 +214,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 def opened(folder: Path, plan: Mapping[str, Any], *, new: bool) -> Iterator[Path]:
     """Yield the newest campaign in a study's folder, if its plan is the same, or a new one."""
     what, remedy = "another process measures this study", "let it end, or set another `data`"
-    with locked(folder / LOCK, UsageError(what, where=str(folder), remedy=remedy)):
+    with locked(folder / ".lock", UsageError(what, where=str(folder), remedy=remedy)):
         path = max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
         if path is None or new:
             now = datetime.now()

@@ -20,7 +20,6 @@ from labkit.campaign.window import Facts, Kernel, Load, Window
 from labkit.design import Condition, Levels, call, level_label
 from labkit.errors import CpusDisturbed, LabkitError, UsageError
 from labkit.hosts import Host, Settings, script
-from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Instance, Server, placed
@@ -229,11 +228,8 @@ class Trial:
 
     def address(self, placement: Placement, *, after: int = 0, at: str = "") -> str:
         """Return the address that a placement will have, `after` further ones."""
-        return reached_at(self._target(placement, at, after), placement)
-
-    def _target(self, placement: Placement, at: str, after: int = 0) -> Target:
-        # The number of the placement decides its address.
-        return replace(self.rig.target(placement, at), place=self._placed + after)
+        target = replace(self.rig.target(placement, at), place=self._placed + after)
+        return reached_at(target, placement)
 
     def _place(
         self,
@@ -244,7 +240,8 @@ class Trial:
         at: str = "",
     ) -> AbstractContextManager[Server]:
         """Count a placement, and return the context that makes it."""
-        target = self._target(placement, at)
+        # The number of the placement decides its address.
+        target = replace(self.rig.target(placement, at), place=self._placed)
         self._placed += 1
         self.keep_command(workload.argv)
         roles = (role for role, host in self.rig.hosts.items() if host is target.host)

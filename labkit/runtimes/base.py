@@ -136,7 +136,7 @@ def of_process(instance: Instance, network: Network | None) -> Facts:
         "network": "the host's" if kind == "host" else "its own",
     }
     if workload.port:
-        facts[f"listens on {workload.port}/{workload.protocol}"] = "yes"
+        facts[f"listens on {workload.port}/{workload.protocols[0]}"] = "yes"
         ways = {f"NAT from {target.address} {one}": "to it" for one in workload.protocols}
         facts |= ways if kind == "nat" else {f"NAT of port {workload.port}": "none"}
     if network is None:
@@ -254,7 +254,7 @@ def placed(
             "pid": pid,
             "container": container,
             "port": workload.port,
-            "protocol": workload.protocol,
+            "protocol": workload.protocols[0],
             "group": "" if group == "none" else group,
             "engine": target.engine or "",
             "source": "" if source == "none" else source,

@@ -5,7 +5,7 @@ from labkit.tools.base import Client, Measurement, json_in, prober, reading
 
 PORT = 5201
 #: Both ends report by TCP, so that its port must be published for both protocols.
-SERVER = Workload(tuple(f"iperf3 --server -4 --port {PORT}".split()), PORT, "tcp", "apps", "udp")
+SERVER = Workload(tuple(f"iperf3 --server -4 --port {PORT}".split()), PORT, ("tcp", "udp"), "apps")
 
 probe = prober(r"iperf (\d\S*)", "iperf3", "--version")
 

@@ -18,7 +18,7 @@ SIZE, WARMUP = 32, 0.5
 #: About so many operations are samples, spread evenly; metrics are those of all.
 KEPT = 5_000
 _COMMAND = f"memcached -u nobody -l 0.0.0.0 -p {PORT} -U 0 -c 4096 -t 4 -m 256"
-SERVER = Workload(tuple(_COMMAND.split()), PORT, "tcp", "apps")
+SERVER = Workload(tuple(_COMMAND.split()), PORT, ("tcp",), "apps")
 #: The percentiles of memtier_benchmark, in the names of its file.
 _QUANTILES = {"median": "p50.00", "p99": "p99.00", "p999": "p99.90"}
 

@@ -52,7 +52,7 @@ http {{
 }}
 """
 _IN_FRONT = "daemon off; pid nginx.pid; user www-data; worker_processes 1;"
-SERVER = Workload(tuple(script(_START, _CONFIG, _IN_FRONT)), PORT, "tcp", "apps")
+SERVER = Workload(tuple(script(_START, _CONFIG, _IN_FRONT)), PORT, ("tcp",), "apps")
 
 probe_h2load = base.prober(r"nghttp2/(\S+)", "h2load", "--version", package="nghttp2-client")
 probe_wrk2 = base.prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", "wrk2", "-v")

@@ -30,7 +30,7 @@ exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D /srv/l
     -p {PORT} -c listen_addresses=0.0.0.0 -c unix_socket_directories= -c max_connections=300
 """
 #: A transaction has ended only once it is on the disk, as by default.
-SERVER = Workload(tuple(script(_START)), PORT, "tcp", "apps")
+SERVER = Workload(tuple(script(_START)), PORT, ("tcp",), "apps")
 
 probe = base.prober(r"PostgreSQL\) (\S+)", "pgbench", "--version", package="postgresql")
 

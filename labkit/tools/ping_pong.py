@@ -93,7 +93,7 @@ class SfntPingPong:
     def server(self, wait: str) -> Workload:
         """Return the server, which takes one client, waits as that tells it, and ends with it."""
         argv = ("sfnt-pingpong", f"--port={self.PORT}")
-        return Workload(argv, self.PORT, "tcp", "apps", ends_with_client=True)
+        return Workload(argv, self.PORT, ("tcp",), "apps", ends_with_client=True)
 
     def ping_pong(self, address: str, *, messages: int, size: int, wait: str) -> Client:
         """Return the client: `messages` round trips of `size` bytes after the warm-up."""

@@ -93,7 +93,7 @@ def parse_bonnie(stdout: str, log: str = "") -> Measurement:
 
 def netserver(*, port: int = PORT) -> Workload:
     """Return netserver in the foreground; it serves any number of clients, a process each."""
-    return Workload(("netserver", "-D", "-4", "-p", str(port)), port, "tcp", "services")
+    return Workload(("netserver", "-D", "-4", "-p", str(port)), port, ("tcp",), "services")
 
 
 def netperf(address: str, *, seconds: int, port: int = PORT) -> Client:

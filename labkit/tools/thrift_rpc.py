@@ -23,7 +23,7 @@ probe = base.prober(r"(\S+ on Python \S+)", PYTHON, "-c", _VERSION, package="pyt
 
 def server() -> Workload:
     """Return the service: one thread, one connection at a time, which is kept."""
-    return Workload(python("thrift_service", "serve", port=PORT), PORT, "tcp", "python")
+    return Workload(python("thrift_service", "serve", port=PORT), PORT, ("tcp",), "python")
 
 
 def busy(seconds: float = 0) -> Workload:

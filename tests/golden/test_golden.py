@@ -90,7 +90,7 @@ LIMITS = [
     Limits("0-1", 1024, 10_000, 5_000, 2**30, 50),
 ]
 WORKLOADS = {
-    "udp": Workload(("sockperf", "server", "-p", "11111"), 11111, "udp", "net", "tcp"),
+    "udp": Workload(("sockperf", "server", "-p", "11111"), 11111, ("udp", "tcp")),
     "waiting": waiting("net"),
 }
 OWN = {"macvlan": {"parent": "lab0"}, "overlay": {"remotes": ("198.18.0.5",)}}
