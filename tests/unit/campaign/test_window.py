@@ -49,6 +49,15 @@ def test_labkit_is_stopped_in_a_window(tmp_path, monkeypatch):
     assert "was stopped for" in found.flags[0]
 
 
+def test_hosts_with_kernels_of_their_own_are_counted_and_observed_around_a_window(tmp_path):
+    kernels = [Kernel(LocalHost(name), {}, {f"the host {name}": {}}) for name in ("near", "far")]
+    folder = str(tmp_path / "window")
+    found = window.measure([load("tool", "sleep", "0.2")], kernels, folder=folder, label="lkt-two")
+    assert {*found.before} == {*found.after} == {"the host near", "the host far"}
+    near, far = ((one.before["clock_ns"], one.after["clock_ns"]) for one in kernels)
+    assert far[0] < near[0] < near[1] < far[1]
+
+
 def test_a_window_fails_with_the_first_load_that_fails(tmp_path):
     texts = ("echo out; echo err >&2", "sleep 0.2; exit 3", "exit 4")
     found, own = run(tmp_path, *(load(str(n), "sh", "-c", one) for n, one in enumerate(texts)))
