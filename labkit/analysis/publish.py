@@ -84,6 +84,7 @@ def study_pages(folder: Path, campaign: Campaign, *, done: bool = False) -> list
     data = str(relative(campaign.path.absolute(), project()))
     here = not campaign.path.absolute().is_relative_to(project("data/reference"))
     kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
+    kernel += ", in a container" if "own-machine" in campaign.rig["capabilities"] else ""
     about: dict[str, Any] = {"source": "here" if here else "reference"}
     about |= {"blocks": len(campaign.complete_blocks), "rig": f"{campaign.rig['name']}{kernel}"}
     about["measured"] = campaign.sessions[0]["began"][:10] if campaign.sessions else ""

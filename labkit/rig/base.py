@@ -213,7 +213,8 @@ class Rig:
         if self.mirrors:
             hosts["collector"]["mirrors"] = list(self.mirrors)
         # Every page of a campaign shows the lack of these.
-        shown = "separate-machines", "nic-hardware", "clean-on-sut", "own-cpus", "separate-cpu-time"
+        shown = ["separate-machines", "nic-hardware", "clean-on-sut", "own-cpus"]
+        shown += ["separate-cpu-time", "own-machine"]
         return {
             **{name: getattr(self, name) for name in ("name", "kind", "shared_kernel")},
             "hosts": hosts,

@@ -133,7 +133,7 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
         missing["separate-cpu-time"] = "generator and sut share the only CPU"
         missing["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
     if Path("/.dockerenv").exists():
-        missing["own-cpus"] = "all of it is inside a container, whose limits are the lab's, too"
+        missing["own-machine"] = "all of it is inside a container, whose limits are the lab's, too"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         missing["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
     wanted = [n for n in ("bridge", *added.networks) if f"network:{n}" not in missing]
