@@ -18,6 +18,7 @@ from labkit.process import ended_as_by_ctrl_c
 # Commands import what they need: pandas takes a second.
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+_OUTPUT = click.Path(path_type=Path)
 
 # Resolved, as commands read it from the project's folder.
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
@@ -245,10 +246,11 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
     sys.exit(bool(failures))
 
 
-@app.command(epilog="Examples: labkit ledger --paper struye2017 | labkit ledger data/reference")
+@app.command(epilog="Examples: labkit ledger --paper struye2017 | labkit ledger --csv ledger.csv")
 @DATA
 @click.option("--paper", multiple=True, metavar="KEY", help="Only of this paper, such as jha2018.")
-def ledger(data: Path | None, paper: tuple[str, ...]) -> None:
+@click.option("--csv", type=_OUTPUT, help="Write the claims to a file.")
+def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
     """Evaluate the papers' claims on the campaigns in DATA; print the findings.
 
     Without DATA a finding is judged by the reference, or by a campaign measured here once that has
@@ -264,6 +266,8 @@ def ledger(data: Path | None, paper: tuple[str, ...]) -> None:
     folders = [data] if data else [project("data/reference"), project("data/local")]
     rows = claims.ledger(*folders)
     rows = rows[rows["source"].isin(paper or known)]
+    if csv is not None:
+        rows.to_csv(csv, index=False, lineterminator="\n")
     for finding in claims.findings(rows).to_dict("records"):
         click.echo(f"{finding['verdict']:18}  {finding['says']} ({finding['source']})")
         click.echo(f"{'':18}  {finding['needs'] or finding['why']}")
@@ -311,7 +315,12 @@ def clean(path: Path | None) -> None:
         raise errors[0]
 
 
-@app.command(epilog="Example: labkit verify data/reference")
+@app.group()
+def dataset() -> None:
+    """Pack a dataset into a few files, or verify its files."""
+
+
+@dataset.command(epilog="Example: labkit dataset verify data/reference")
 @click.argument("folder", type=_FOLDER)
 def verify(folder: Path) -> None:
     """Check every file of FOLDER, a described dataset, and print each problem."""
@@ -322,11 +331,9 @@ def verify(folder: Path) -> None:
     sys.exit(bool(problems))
 
 
-@app.command(epilog="Example: labkit pack data/local -o data/mine")
+@dataset.command(epilog="Example: labkit dataset pack data/local -o data/mine")
 @click.argument("folder", type=_FOLDER)
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), required=True, help="A new folder."
-)
+@click.option("--output", "-o", type=_OUTPUT, required=True, help="A new folder.")
 def pack(folder: Path, output: Path) -> None:
     """Pack each campaign in FOLDER, packed or not, into a few files, and describe them."""
     from labkit.analysis import package

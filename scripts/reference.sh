@@ -9,7 +9,7 @@ if [ $# = 0 ]; then
     sed -n '2,6s/^# \?//p' "$0" >&2
     exit 2
 fi
-.venv/bin/labkit verify data/reference
+.venv/bin/labkit dataset verify data/reference
 new=$(mktemp -d -p data)
 trap 'rm -rf "$new"' EXIT
 cp -r data/reference "$new/all"
@@ -18,7 +18,7 @@ for campaign in "$@"; do
     rm -rf "$new/all/$study"
     cp -r "$campaign" "$new/all/$study"
 done
-.venv/bin/labkit pack "$new/all" --output "$new/packed"
+.venv/bin/labkit dataset pack "$new/all" --output "$new/packed"
 rm -r data/reference
 mv "$new/packed" data/reference
 scripts/outputs.sh

@@ -13,7 +13,7 @@ from labkit.analysis import publish
 from labkit.errors import LabkitError, TimeOver, UsageError
 from labkit.paths import project
 
-NAMES = ["", *cli.app.commands]
+NAMES = ["", *cli.app.commands, *(f"dataset {name}" for name in cli.dataset.commands)]
 
 
 @pytest.mark.parametrize("command", NAMES)
@@ -22,8 +22,8 @@ def test_every_command_has_help_and_an_example(command):
     assert found.exit_code == 0 and found.stderr == ""
     assert found.stdout.startswith(f"Usage: labkit {command}".strip())
     example = re.search(r"Examples?: (labkit .*)", found.stdout)
-    assert example
-    for text in example[1].split(" | "):
+    assert example or command == "dataset"
+    for text in example[1].split(" | ") if example else ():
         assert text.split()[: 1 + len(command.split())] == ["labkit", *command.split()]
 
 

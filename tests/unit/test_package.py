@@ -105,7 +105,7 @@ def lose_a_trial(folder):
 )
 def test_damages_are_found(packed, damage, problem):
     damage(packed)
-    result = CliRunner().invoke(cli.app, ["verify", str(packed)])
+    result = CliRunner().invoke(cli.app, ["dataset", "verify", str(packed)])
     assert result.exit_code == 1 and problem in result.output
 
 

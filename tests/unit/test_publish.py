@@ -152,13 +152,14 @@ def test_a_folder_shows_the_campaigns_in_it_each_executed_once(project):
     assert [one["title"] for one in again] == ["executed before", "20-y"]
 
 
-def test_the_ledger_prints_the_findings_of_a_paper(monkeypatch, capsys):
+def test_the_ledger_prints_findings_and_writes_the_claims(tmp_path, monkeypatch, capsys):
     rows = pd.DataFrame({"source": ["jha2018", "rohprimardho2015"], "says": "s", "why": "w"})
     rows = rows.assign(verdict="holds", needs="")
     monkeypatch.setattr(claims, "ledger", lambda *folders: rows)
     monkeypatch.setattr(claims, "findings", lambda ledger: ledger)
-    cli.main(["ledger", "--paper", "jha2018"])
+    cli.main(["ledger", "--paper", "jha2018", "--csv", str(tmp_path / "l.csv")])
     assert capsys.readouterr().out.startswith(f"holds{' ' * 15}s (jha2018)\n{' ' * 20}w\n\n")
+    assert list(pd.read_csv(tmp_path / "l.csv")["source"]) == ["jha2018"]
 
 
 def test_the_index_and_the_ledger_escape_and_count():
