@@ -291,7 +291,7 @@ class Trial:
         self.flag(*found.flags)
         self.logs |= {n: text for n, text in found.texts.items() if n.endswith((".out", ".err"))}
         self._seen = found.after
-        window.check_unchanged(found, [*kernels.values()], loads, self._servers)
+        window.check_unchanged(found, loads, self._servers)
         found.job.check(f"see {', '.join(clients)} (.out and .err) of the trial")
         measurements = {}
         for load in loads:

@@ -15,8 +15,6 @@ from labkit.tools.base import Client
 
 #: Seconds after a window's end within which labkit knows of it, also on a busy machine.
 LATE = 10.0
-#: Seconds by which a wall clock that is not set may differ, between two readings of it.
-CLOCK_STEP = 0.01
 #: No observation finds a client: as it ends, its parent reads its CPUs, class and CPU time. An
 #: engine's command is not the parent of what it starts inside a placement, so that a shell is. A
 #: client holds the writing end of a pipe until it ends. What is left of it is read then, before its
@@ -193,9 +191,7 @@ def problems_of(load: Load, end: Mapping[str, Any]) -> list[str]:
     return [f"client {load.name}: {text}" for text in found]
 
 
-def check_unchanged(
-    found: Window, kernels: Sequence[Kernel], loads: Sequence[Load], servers: Mapping[str, Server]
-) -> None:
+def check_unchanged(found: Window, loads: Sequence[Load], servers: Mapping[str, Server]) -> None:
     """Raise `ManipulationError` unless all that was set up held to the end of a window."""
     for name, last in found.after.items():
         first = found.before[name]
@@ -210,13 +206,7 @@ def check_unchanged(
             }
         base.check_unchanged(name, first, last)
     ends = ((load, found.ends.get(load.name)) for load in loads)
-    problems = [text for load, end in ends if end for text in problems_of(load, end)]
-    for one in kernels:
-        # Most tools take times from the wall clock.
-        passed, booted = (one.after[name] - one.before[name] for name in ("clock_ns", "uptime"))
-        if abs(step := passed / 1e9 - booted) > CLOCK_STEP:
-            problems.append(f"the wall clock of {one.host.name} was set by {step:.3f} s")
-    raise_changed(problems)
+    raise_changed([text for load, end in ends if end for text in problems_of(load, end)])
 
 
 def raise_changed(changes: list[str]) -> None:

@@ -634,7 +634,6 @@ def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
         for pid in _processes()
         if (row := _stat(f"/proc/{pid}")) and not int(row[6]) & KERNEL_THREAD
     ]
-    # The two differ in the same way until somebody sets the wall clock.
     found["uptime"], found["clock_ns"] = time.clock_gettime(time.CLOCK_BOOTTIME), time.time_ns()
     return {**found, **(_machine_counters() if before else {})}
 

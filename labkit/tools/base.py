@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,13 @@ PYTHON = "/usr/bin/python3"
 #: Tools that no distribution packages: images get what is in ``containers/apps/local``.
 UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+#: A line in which a tool says that its run is not to be used.
+_FAILURE = re.compile(
+    r"^(?:[\w+-]+: (?:error|fatal)\b|.*\b(?:was aborted|unsuccessful|untrustworthy)\b).*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+#: A version that a tool prints among its results.
+_VERSION = re.compile(r"(?:version\W+(?:[a-z]\w* )?|^\w+ \()(\d+(?:\.\d+)+)", re.MULTILINE)
 #: A rate counts as reached from this share of the requested one; and how its flag begins.
 REACHED, NOT_REACHED = 0.99, "rate not reached"
 _QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -120,21 +127,37 @@ def one_of(what: str, value: object, known: Collection[str]) -> None:
 def reading(tool: str, text: str, log: str = "", *, needs: str = "") -> Iterator[None]:
     """Turn what goes wrong while output is read into `ToolOutput`; `needs` is a version."""
     try:
+        if failure := _FAILURE.search(text):
+            raise ValueError(f"it reports a failure: {failure[0].strip()}")
         yield
     except _WRONG as error:
         shown = text.strip() or log.strip() or "(nothing)"
         shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
         why = f"there is no result ({error!r}); it printed: {shown}"
-        remedy = f"needs {needs} or later; " if needs else ""
+        says = "".join(f"; this says {version}" for version in _VERSION.findall(text)[:1])
+        remedy = f"needs {needs} or later{says}; " if needs else ""
         remedy += "see the trial's raw output; run the same command in the image by hand"
-        what, kept = f"cannot read the output of {tool}", {"log": log[:2000]}
+        kept = {"stdout": text[-4000:], "log": log[:2000]}
+        what = f"cannot read the output of {tool}"
         raise ToolOutput(what, why=why, remedy=remedy, evidence=kept) from None
+
+
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict of pairs, whose keys may occur only once."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} occurs twice")
+        found[name] = value
+    return found
 
 
 def json_in(text: str) -> dict[str, Any]:
     """Return the JSON object that begins the first line with a brace."""
-    _, brace, rest = f"\n{text}".partition("\n{")
-    return dict(json.JSONDecoder().raw_decode(brace.strip() + rest)[0])
+    # C prints numbers that JSON does not have, such as -nan.
+    number = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
+    _, brace, rest = f"\n{number}".partition("\n{")
+    return dict(json.JSONDecoder(object_pairs_hook=unique).raw_decode(brace.strip() + rest)[0])
 
 
 def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
@@ -172,6 +195,12 @@ def paused(times: Column) -> tuple[str, ...]:
         return ()
     after, length = (times[gaps.argmax()] - times[0]) / 1e9, gaps.max() / 1e9
     return (f"pause of {length:.2f} s, {after:.2f} s after the first message: was an end stopped?",)
+
+
+def check_duration(lasted: float, requested: float | None) -> None:
+    """Raise `ValueError` unless a run lasted about as long as was requested (s)."""
+    if requested and abs(lasted - requested) > 0.1 * requested + 0.5:
+        raise ValueError(f"it ran for {lasted:g} s instead of {requested:g}: was the clock set?")
 
 
 def scheduled(name: str, achieved: float, requested: float) -> dict[str, float]:

@@ -16,6 +16,7 @@ from labkit.tools.base import Client, Measurement, python
 #: Slept before, waited after, and not counted at the end of sending, in seconds.
 _BEFORE, _AFTER, _END = 2.0, 0.1, 0.2
 _TOTAL = r"^sockperf: Total of (\d+) messages sent in (\d+\.\d{3}) sec(?: \((\d+) .*skipped\))?\s*$"
+_RATE = r"^sockperf: Summary: Message Rate is (\d+) \[msg/sec\].*\nsockperf: .* \d+\.\d+ MBps"
 
 probe = base.prober(r"socat version (\S+)", "socat", "-V")
 
@@ -42,8 +43,11 @@ def parse(stdout: str, log: str = "", *, rate: int = 0) -> Measurement:
     text = base.plain(stdout)
     with base.reading("sockperf", text):
         ((total, time, skipped),) = re.findall(_TOTAL, text, re.MULTILINE)
+        (last,) = re.findall(_RATE, text, re.MULTILINE)
         sent, seconds = int(total), float(time)
         reached = sent / seconds
+        if abs(reached - float(last)) > 0.01 * reached + 2:
+            raise ValueError(f"{sent} messages in {seconds} s are not {last} per second")
     flags = base.shortfall(reached, rate)
     flags += base.flag(f"{skipped} datagrams were not sent in their turn", skipped)
     metrics = {"sent": float(sent), "sent_per_s": reached, "send_seconds": seconds}
@@ -81,6 +85,8 @@ def parse_watch(stdout: str, log: str = "") -> Measurement:
     """Read ``packets_per_s`` between the two counts of `watch`."""
     with base.reading("the sink's counter", stdout):
         (began, before), (ended, after) = base.json_in(stdout)["looks"]
+        if len(before) != 1 or set(before) != set(after) or began >= ended:
+            raise ValueError(f"the sink did not run all the time: {before} before, {after} after")
         (inode,) = before
         taken = (after[inode] - before[inode]) % 2**32  # the kernel's counter has 32 bits
     return Measurement({}, {"packets_per_s": taken * 1e9 / (ended - began)})

@@ -1,9 +1,13 @@
 """iperf3: throughput of TCP, or of UDP at a rate, as the receiver counts it."""
 
+import math
+
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, json_in, prober, reading
 
 PORT = 5201
+#: By how much the counts of both ends may differ: a part is on its way at the end.
+_UNDER_WAY = 0.03
 #: Both ends report by TCP, so that its port must be published for both protocols.
 SERVER = Workload(tuple(f"iperf3 --server -4 --port {PORT}".split()), PORT, ("tcp", "udp"), "apps")
 
@@ -23,22 +27,28 @@ def parse(stdout: str, log: str = "") -> Measurement:
     """Read the JSON object that both ends report: rates, losses, and their use of a CPU."""
     with reading("iperf3", stdout, needs="iperf3 3.12"):
         report = json_in(stdout)
+        if "error" in report:
+            raise ValueError(str(report["error"]))
         end = report["end"]
         sent, received = end["sum_sent"], end["sum_received"]
-        if not received["bytes"]:
-            raise ValueError("nothing was received")
+        if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
+            raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
         metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
         metrics["sent_mbit_per_s"] = sent["bits_per_second"] / 1e6
         if report["start"]["test_start"]["protocol"] == "UDP":
-            total = end["sum"]
+            total, arrived = end["sum"], received["bytes"] / sent["bytes"]
             packets, lost = total["packets"], total["lost_packets"]
-            if not 0 <= lost <= packets:
-                raise ValueError(f"{lost} of {packets} datagrams were lost")
+            counted = (received["packets"] - received["lost_packets"]) / packets
+            if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
+                came = f"though {arrived:.1%} of the bytes arrived: have both ends one version?"
+                raise ValueError(f"{lost} of {packets} datagrams were lost, {came}")
             metrics |= {"datagrams": packets, "datagrams_lost": lost}
             metrics |= {"loss": total["lost_percent"] / 100, "jitter_ns": total["jitter_ms"] * 1e6}
         else:
             metrics["retransmits"] = sent["retransmits"]
         metrics = {name: float(value) for name, value in metrics.items()}
+        if not all(map(math.isfinite, metrics.values())):
+            raise ValueError("a number is missing")
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)))
 
 

@@ -21,6 +21,8 @@ from labkit.tools.repeat import once
 PORT = 8080
 #: Seconds of load before the measured time, and for answers before the tool is ended.
 WARMUP, GRACE = 0.5, 0.5
+#: The shortest step of the wall clock that is told from a late request (us); the most in a run.
+_STEP_US, _MOST_STEPS = 5_000, 2
 _DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
 _SIZES = {"1k": 1 << 10, "1m": 1 << 20}
 #: Threads of wrk2 among which the connections are divided, and units and patterns of its output.
@@ -28,10 +30,12 @@ THREADS = 2
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
 _BYTES = {f"{unit}B": 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 _NAMES = {50.0: "median", 75.0: "p75", 90.0: "p90", 99.0: "p99", 99.9: "p999", 99.99: "p9999"}
-_SPECTRUM = r"^ *(\d+\.\d{3}) +([01]\.\d{6}) +\d+ +(?:\d+\.\d\d|inf)$"
+_SPECTRUM = r"^ *(\d+\.\d{3}) +([01]\.\d{6}) +(\d+) +(\d+\.\d\d|inf)$"
 _LINE = r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$"
-_ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +\d+\]$"
+_ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +(\d+)\]$"
 _TOTAL = r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$"
+_RATE = r"^Requests/sec: +(\d+\.\d+)$"
+_OTHER = r"Non-2xx or 3xx responses: (\d+)"
 _ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
 _START = r"""
 [ "$PWD" != / ] || cd /run
@@ -78,17 +82,27 @@ def parse_h2load(
 ) -> Measurement:
     """Read the requests that began in the measured time, and count answers that ended in it."""
     with base.reading("h2load", stdout, log):
+        if "starting benchmark" not in stdout:
+            raise ValueError("it did not start")
         start, status, took = base.rows(log, 3, "\t")
         counts = _DONE.search(stdout)
         done, *without = map(int, counts.groups()) if counts else [len(status)]
         if done != len(status):
             raise ValueError(f"its log has {len(status)} of {done} requests")
-        if not (status > 0).any():
-            raise ValueError("no request was answered")
+        if (took[status > 0] <= 0).any() or not (status > 0).any():
+            raise ValueError("no request was answered, or one took no time")
+        back = np.diff(start + took).min(initial=0)
         order = np.argsort(start, kind="stable")
         start, status, took = start[order] - start.min(), status[order], took[order]
         late = start - np.arange(len(start)) * 1_000_000 // rate
         slow = took * rate > connections * 1_000_000
+        # A late request is followed by some that are on time again; after a step of the wall clock
+        # none is, as where connections wait for answers. A load that does not keep to its schedule
+        # at all seems to have many steps.
+        least = np.minimum.accumulate(late[::-1])[::-1][: max(0, len(late) - connections + 1)]
+        steps = np.count_nonzero(np.diff(least) >= _STEP_US) * (not slow.any())
+        if back < -_STEP_US or 0 < steps <= _MOST_STEPS:
+            raise ValueError("the wall clock of its log was set while it ran")
         answered = status > 0
         unlogged = sum(without) - int((~answered).sum())
         begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
@@ -133,11 +147,18 @@ def parse_wrk2(
         return [match.groups() for match in re.finditer(pattern, stdout, re.MULTILINE)]
 
     with base.reading("wrk2", stdout):
-        ((mean, longest),), ((achieved,),) = found(_ENDS), found(r"^Requests/sec: +(\d+\.\d+)$")
+        ((mean, longest, count),), ((achieved,),) = found(_ENDS), found(_RATE)
         ((total, time, unit, read, unit_b),) = found(_TOTAL)
         reached, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
+        base.check_duration(lasted, seconds)
+        if abs(requests / lasted - reached) > 0.02 * reached:
+            raise ValueError(f"{requests} requests in {lasted:g} s are not {achieved} per second")
+        spectrum = found(_SPECTRUM)
+        # An uncorrected histogram, where it is asked for, is a second one.
+        if sum(last == "inf" for *_, last in spectrum) != 1 or spectrum[-1][2] != count:
+            raise ValueError("it has not one histogram of its stated number of values")
         levels = {float(level): float(ms) * _NS[unit] for level, ms, unit in found(_LINE)}
-        levels |= {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level in found(_SPECTRUM)}
+        levels |= {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, *_ in spectrum}
         metrics = {f"latency_ns_{name}": levels[level] for level, name in _NAMES.items()}
         metrics |= {"latency_ns_mean": float(mean) * 1e6, "latency_ns_max": float(longest) * 1e6}
         metrics |= base.scheduled("requests_per_s", reached, rate)
@@ -146,7 +167,7 @@ def parse_wrk2(
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
     for name, pattern, words in (
-        ("not_200", r"Non-2xx or 3xx responses: (\d+)", "answers were not the file"),
+        ("not_200", _OTHER, "answers were not the file"),
         ("socket_errors", _ERRORS, "errors"),
     ):
         number = sum(int(one) for groups in found(pattern) for one in groups)

@@ -20,7 +20,11 @@ PORT = 5432
 #: Seconds before the measured time, in which the processes of connections fill their caches; and
 #: for opening the connections.
 WARMUP, OPENING = 1, 0.5
-_SUMMARY = r"(?ms)transactions actually processed: (\d+)$.*^number of failed transactions: (\d+) "
+_SUMMARY = re.compile(
+    r"^number of transactions actually processed: (\d+)$.*^number of failed transactions: (\d+) .*"
+    r"^tps = \d+\.\d+ \(without initial connection time\)$",
+    re.MULTILINE | re.DOTALL,
+)
 # Each trial begins with the same data, a copy on the disk. The server refuses to run as root;
 # `setpriv` replaces itself by it, with the same process id.
 _START = f"""
@@ -58,10 +62,12 @@ def parse(
 ) -> Measurement:
     """Read the transactions that began in the measured time, in order of their ends."""
     with base.reading("pgbench", stdout, log, needs="pgbench 15"):
-        ((processed, failed),) = (map(int, found) for found in re.findall(_SUMMARY, stdout))
+        ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))
         done = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
         # client, number, time, script, seconds and us since 1970 at its end, lag
         _, _, took, _, epoch_s, epoch_us, lag = base.rows(done, 7, " ")
+        if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
+            raise ValueError("a transaction of its log has an impossible time")
         if len(took) != processed:
             raise ValueError(f"its log has {len(took)} of {processed} transactions")
         end = epoch_s * 1_000_000 + epoch_us

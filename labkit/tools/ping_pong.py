@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address
@@ -16,10 +17,14 @@ from labkit.tools import base
 from labkit.tools.base import Client, Measurement, flag
 from labkit.tools.repeat import once
 
+#: Ways to wait, with the options of each, and an upper bound of the mean round trip (s).
+Waits = Mapping[str, tuple[tuple[str, ...], float]]
+#: Networks on which the generator reaches a container.
+NETWORKS = ("host", "bridge", "nat", "macvlan")
 _ROW = re.compile(r"\d+(?:, *\d+\.\d{9}){2}(?:,.*)?", re.ASCII)
 _COUNTS = (
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
-    r"\[Valid Duration\].*?ReceivedMessages=(\d+).*"
+    r"\[Valid Duration\].*?SentMessages=(\d+); ReceivedMessages=(\d+).*"
     r"dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)"
 )
 
@@ -28,9 +33,8 @@ class Sockperf:
     """A tool that runs for whole seconds; of its round trips the requested number is kept."""
 
     PORT = 11111
-    #: Ways to wait, with the options of each, and an upper bound of the mean round trip (s): an end
-    #: sleeps, it polls, or the socket asks the device for 50 us before the thread sleeps.
-    WAITS: ClassVar = {
+    #: An end sleeps, it polls, or the socket asks the device for 50 us before the thread sleeps.
+    WAITS: ClassVar[Waits] = {
         "block": ((), 100e-6),
         "spin": (("--nonblocked",), 60e-6),
         "busy_poll": (("--lls", "50"), 100e-6),
@@ -45,12 +49,15 @@ class Sockperf:
         argv = f"sockperf server -i 0.0.0.0 -p {self.PORT}".split()
         return Workload((*argv, *self.WAITS[wait][0]), self.PORT)
 
+    def duration(self, messages: int, wait: str) -> int:
+        """Return the whole seconds of a run that certainly holds so many messages."""
+        left_out = (self.WARM_UP_NS + self.COOL_DOWN_NS) / 1e9
+        return max(1, math.ceil(left_out + messages * self.WAITS[wait][1]))
+
     def ping_pong(self, address: str, *, messages: int, size: int, wait: str) -> Client:
         """Return the client: `messages` round trips of `size` bytes (14 or more)."""
-        options, longest = self.WAITS[wait]
-        left_out = (self.WARM_UP_NS + self.COOL_DOWN_NS) / 1e9
-        # So many whole seconds certainly hold the messages.
-        seconds = math.ceil(left_out + messages * longest)
+        base.one_of("way to wait", wait, self.WAITS)
+        options, seconds = self.WAITS[wait][0], self.duration(messages, wait)
         argv = f"sockperf ping-pong -i {address} -p {self.PORT} -m {size} -t {seconds}".split()
         argv += [*options, "--full-log", "{log}"]
         reader = partial(self.parse, messages=messages)
@@ -61,9 +68,11 @@ class Sockperf:
     def parse(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
         """Read ``rtt_ns`` from sending to receiving (the tool's own summary shows half of it)."""
         with base.reading("sockperf", stdout, log, needs="sockperf 3.5"):
-            (counts,) = re.findall(_COUNTS, base.plain(stdout), re.DOTALL)
-            total, back, dropped, duplicated, reordered = map(int, counts)
-            table = log.partition("packet, txTime(sec), rxTime(sec)")[2]
+            result = re.search(_COUNTS, base.plain(stdout), re.DOTALL)
+            _, head, table = log.partition("packet, txTime(sec), rxTime(sec)")
+            if not result or not head:
+                raise ValueError("sockperf printed no complete result: is the server reachable?")
+            total, valid, back, dropped, duplicated, reordered = map(int, result.groups())
             lines = table.partition("\n")[2].partition("-----")[0].splitlines()
             if wrong := [line for line in lines if not _ROW.fullmatch(line)]:
                 raise ValueError(f"not two times in seconds with nine digits: {wrong[0]!r}")
@@ -72,6 +81,8 @@ class Sockperf:
             sent, received = np.array(times, dtype=np.int64).T
             if (received <= sent).any():
                 raise ValueError("a round trip is not positive")
+            if valid - back > dropped + 1:
+                raise ValueError(f"{back} of {valid} messages came back, and {dropped} dropped")
         rtt = (received - sent)[: messages or None]
         flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
         losses = f"lossy: {dropped} dropped, {duplicated} duplicated, {reordered} reordered"
@@ -84,7 +95,7 @@ class SfntPingPong:
     """The tool of the first study's paper, which exchanges exactly the requested messages."""
 
     PORT = 2048
-    WAITS: ClassVar = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
+    WAITS: ClassVar[Waits] = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
     #: Messages of one byte before the sample; its warm-up by time would hide how many there are.
     WARMUP = 10_000
     WARM_UP_NS = COOL_DOWN_NS = 0
@@ -130,7 +141,7 @@ first_built = partial(base.first_built, known=TOOLS)
 def infeasible(tool: str, wait: str, placement: Placement) -> str | None:
     """Return why a server of a tool cannot be measured at a placement, or None."""
     waits, network = TOOLS[tool].WAITS, placement.network
-    if network not in ("host", "bridge", "nat", "macvlan"):
+    if network not in NETWORKS:
         return f"the generator has no end of the network {network}"
     if wait not in waits:
         return f"{tool} waits in other ways: {', '.join(waits)}"

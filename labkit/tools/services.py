@@ -3,9 +3,10 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, flag, reading
+from labkit.tools.base import Client, Measurement, check_duration, flag, reading, unique
 
 #: The bytes of an element in the arrays of STREAM; and netserver's port.
 STREAM_BYTES, PORT = 24, 12865
@@ -28,7 +29,7 @@ def positive(text: str) -> float:
 
 def _values(text: str, names: Mapping[str, str], **expected: str) -> dict[str, float]:
     """Return metrics from lines that are ``name=value``, of which some are as expected."""
-    found = dict(re.findall(r"^ *(\w+) *= *(.*?) *$", text, re.MULTILINE))
+    found = unique(re.findall(r"^ *(\w+) *= *(.*?) *$", text, re.MULTILINE))
     for name, value in expected.items():
         if found[name] != value:
             raise ValueError(f"{name} is {found[name]}, and not {value}")
@@ -99,12 +100,14 @@ def netserver(*, port: int = PORT) -> Workload:
 def netperf(address: str, *, seconds: int, port: int = PORT) -> Client:
     """Return the client that sends one TCP stream to a server for whole seconds."""
     argv = f"netperf -4 -H {address} -p {port} -t TCP_STREAM -P 0 -l {seconds} -f m -- -k {_KEYS}"
-    return Client(tuple(argv.split()), address, seconds + 2.0, parse_netperf)
+    reader = partial(parse_netperf, seconds=seconds)
+    return Client(tuple(argv.split()), address, seconds + 2.0, reader)
 
 
-def parse_netperf(stdout: str, log: str = "") -> Measurement:
+def parse_netperf(stdout: str, log: str = "", *, seconds: float | None = None) -> Measurement:
     """Read the throughput, and the time over which it was measured."""
     names = {"mbit_per_s": "THROUGHPUT", "netperf_seconds": "ELAPSED_TIME"}
     with reading("netperf", stdout):
         metrics = _values(stdout, names, THROUGHPUT_UNITS="10^6bits/s", PROTOCOL="TCP")
-    return Measurement({}, metrics)
+        check_duration(metrics["netperf_seconds"], seconds)
+        return Measurement({}, metrics)

@@ -24,8 +24,11 @@ def hold(port: int) -> None:
 def drops(pid: int) -> dict[str, int]:
     """Return the datagrams that each UDP socket of a process has dropped, by inode."""
     process = Path("/proc", str(pid))
-    held = {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
-    rows = [line.split() for line in (process / "net/udp").read_text().splitlines()]
+    try:
+        held = {str(descriptor.readlink()) for descriptor in (process / "fd").iterdir()}
+        rows = [line.split() for line in (process / "net/udp").read_text().splitlines()]
+    except OSError:  # it has ended
+        return {}
     return {row[9]: int(row[12]) for row in rows if f"socket:[{row[9]}]" in held}
 
 

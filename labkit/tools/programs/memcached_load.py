@@ -11,7 +11,7 @@ from struct import pack
 from time import monotonic_ns, process_time_ns
 from typing import Any
 
-#: Seconds for connecting, and for the answer to each key that is stored first.
+#: Seconds without any answer after which the load gives up.
 PATIENCE = 10.0
 GET, SET = 0, 1
 #: A request, and how its answer begins and how long that is.
@@ -62,7 +62,10 @@ def load(
         poll.register(fd, select.EPOLLIN)
         ask(fd)
     while sent:
-        for fd, _ in poll.poll():
+        ready = poll.poll(PATIENCE)
+        if not ready:
+            raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
+        for fd, _ in ready:
             # It has aged while others were served, as in any client with an event loop.
             data, now = os.read(fd, 65_536), monotonic_ns()
             kind, asked, begin, length = sent[fd]

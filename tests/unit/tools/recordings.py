@@ -59,12 +59,13 @@ PARSERS: dict[str, Callable[..., Measurement]] = {
     "h2load": partial(H2LOAD, rate=200, connections=10, seconds=1.0, warmup=0.5),
     "h2load, fast": partial(H2LOAD, rate=10_000, seconds=0.2, connections=100, warmup=0.1),
     "h2load, once": ONCE.parse,
+    "h2load, cases": partial(H2LOAD, rate=200, seconds=9.0, connections=200, warmup=1.0),
     "iperf3 tcp": iperf3.parse,
     "iperf3 udp": iperf3.parse,
     "linpack": services.parse_linpack,
     "memcached": memcached.parse,
     "memtier": partial(memcached.parse_memtier, stored=7),
-    "netperf": services.parse_netperf,
+    "netperf": partial(services.parse_netperf, seconds=1),
     "pgbench": partial(pgbench.parse, rate=100, **WHOLE, warmup=0),
     "pgbench, fast": partial(pgbench.parse, rate=20_000, **WHOLE, warmup=0.5),
     "repeat": partial(repeat.parse, services.parse_linpack),
@@ -86,7 +87,7 @@ file_operations: file-operations-first-write-de.json
 h2load: h2load.txt h2load.log
 h2load, fast: h2load-rate-not-reached.txt h2load-rate-not-reached.log
 h2load, once: h2load-1m-run.json, h2load-404-run.json
-iperf3 tcp: iperf3-tcp.json, iperf3-udp-lossy.json
+iperf3 tcp: iperf3-tcp.json, iperf3-udp-lossy.json, cases/iperf3-nan-in-interval/out.json
 iperf3 udp: iperf3-udp.json
 linpack: linpack.txt
 memcached: memcached-text.json, memcached-binary.json

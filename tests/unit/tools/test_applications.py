@@ -1,5 +1,6 @@
 """The applications of the network studies: common names, recorded numbers, flags, the wrapper."""
 
+import json
 import math
 
 import numpy as np
@@ -7,9 +8,20 @@ import pytest
 from recordings import ADDRESS, RECORDINGS, as_run, read
 
 from labkit.errors import ToolOutput
-from labkit.tools import APPLICATIONS, nginx, pgbench, with_tools
+from labkit.tools import APPLICATIONS, iperf3, nginx, pgbench, with_tools
 
 PAPERS = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
+
+
+def test_datagrams_that_were_on_their_way_at_the_end_are_no_contradiction():
+    """As an overloaded receiver had them: its count ends before the last that were sent."""
+    report = json.loads(read("iperf3-udp-lossy.json"))
+    end, size = report["end"], 16_000
+    end["sum"] |= {"packets": 126_790, "lost_packets": 89_194, "lost_percent": 70.35}
+    end["sum_sent"]["bytes"] = 126_790 * size
+    end["sum_received"] |= {"packets": 114_972, "lost_packets": 89_194}
+    end["sum_received"]["bytes"] = (114_972 - 89_194) * size
+    assert iperf3.parse(json.dumps(report)).metrics["loss"] == pytest.approx(0.7035)
 
 
 def test_an_application_names_its_flags():
@@ -35,6 +47,17 @@ def test_a_request_is_late_by_the_rate():
     waiting = requests("0 200 500000", "500000 -1 400000", warmup=0.3)
     assert waiting.metrics["requests_per_s"] == 1 and waiting.metrics["failed"] == 1
     assert not len(waiting.samples["latency_ns"]) and "latency_ns_mean" not in waiting.metrics
+
+
+def test_a_step_of_the_wall_clock_is_an_error_and_a_pause_is_not():
+    # After 0.1 s nothing is sent for 20 ms, and then what was due meanwhile.
+    starts = [120_000 if 100 <= n < 120 else n * 1000 for n in range(1000)]
+    found = requests(*(f"{start} 200 300" for start in starts), connections=10)
+    assert found.metrics["late_ns_mean"] == pytest.approx(210_000) and not found.flags
+    for step in (20_000, -900_000):
+        rows = [f"{start + (step if n >= 500 else 0)} 200 300" for n, start in enumerate(starts)]
+        with pytest.raises(ToolOutput, match="was set while it ran"):
+            requests(*rows, connections=10)
 
 
 def test_failed_transactions_have_no_latency_and_are_flagged():

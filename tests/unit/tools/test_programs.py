@@ -115,6 +115,7 @@ def test_a_count_ends_when_nothing_arrives_any_more(monkeypatch):
         ((1_000_000_000, {"77": 500}), (1_600_000_000, {"77": 3_500}), 5000.0),
         ((0, {"77": 2**32 - 1000}), (1_000_000_000, {"77": 1000}), 2000.0),
         ((0, {"77": 1}), (1_000_000_000, {"78": 2}), None),
+        ((9, {"77": 1}), (5, {"77": 2}), None),
     ],
 )
 def test_a_rate_is_the_change_of_one_counter_on_one_clock(first, then, rate):
