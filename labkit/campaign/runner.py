@@ -149,6 +149,7 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
     parents = takewhile(lambda one: one.name().startswith(names), psutil.Process().parents())
     pids = [os.getpid(), *(one.pid for one in parents)] if rig.shared_kernel else []
     before = {pid: format_cpus(os.sched_getaffinity(pid)) for pid in pids}
+    harness = rig.cpu_map.get("harness", "")  # of other machines there is none
 
     def pin(lists: Mapping[int, str]) -> None:
         for pid, cpus in lists.items():
@@ -156,7 +157,7 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
             subprocess.run(["taskset", "-apc", cpus, str(pid)], capture_output=True, check=False)
 
     try:
-        pin(dict.fromkeys(pids, rig.cpu_map["harness"]))
+        pin(dict.fromkeys(pids, harness))
         yield
     finally:
         pin(before)

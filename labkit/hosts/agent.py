@@ -185,7 +185,7 @@ def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = 
     else:
         raise OSError(f"processes cannot be ended: {labelled(*which)}")
     if remove:
-        _printed("rm", "-rf", "--one-file-system", "--", folder)
+        _remove(folder)
     return first
 
 
@@ -196,7 +196,7 @@ def stop_placement(folder: str, groups: list[str]) -> str:
     stop(folder)
     for group in groups:
         remove_group(group)
-    _printed("rm", "-rf", "--one-file-system", "--", folder)
+    _remove(folder)
     return "\n".join(filter(None, texts))
 
 
@@ -603,7 +603,7 @@ def collect(
     names = [path.name for path in Path(folder).iterdir() if path.suffix in (".out", ".err")]
     texts = {name: _text(f"{folder}/{name}") for name in names}
     texts.update({name: thinned(path, rows) for name, (path, rows) in logs.items()})
-    _printed("rm", "-rf", "--one-file-system", "--", folder, *folders)
+    _remove(folder, *folders)
     return {"seen": seen, "texts": texts}
 
 

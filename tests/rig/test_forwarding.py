@@ -10,7 +10,7 @@ from labkit import pcap
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import HostUnreachable
-from labkit.hosts import Job
+from labkit.hosts import Host
 from labkit.placement import bare, container, docker
 from labkit.tools import datagrams
 
@@ -123,16 +123,16 @@ def test_drops_of_sockets_are_read_on_each_host(lab, label):
 
 def test_a_connection_lost_while_a_chain_is_stopped_leaves_nothing(make_trial, monkeypatch):
     """The hops share the host's connection: it is lost for all of them."""
-    trial, stop, lost = make_trial(CLEAN), Job.stop, []
+    trial, call, lost = make_trial(CLEAN), Host.call, []
 
-    def cut(job, grace=2.0):
-        if "-hop1" in job.directory and not lost:
-            lost.append(job)
-            job.host.close()
+    def cut(host, function, **arguments):
+        if function == "stop_placement" and "-hop1" in arguments["folder"] and not lost:
+            lost.append(host)
+            host.close()
             raise HostUnreachable("the connection dropped during a command")
-        stop(job, grace)
+        return call(host, function, **arguments)
 
-    monkeypatch.setattr(Job, "stop", cut)
+    monkeypatch.setattr(Host, "call", cut)
     # The loss is an error of the trial where it meets the reading of another hop's output.
     with suppress(HostUnreachable), ExitStack() as stack:
         placed(trial, stack, CLEAN, 1, 5)
