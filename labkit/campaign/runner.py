@@ -111,7 +111,7 @@ def _run_planned(
         row, error = done.record["rows"][0], done.error
         said = f"failed: {_line(error)}" if error else f"ok: {row['n_samples']} samples"
         said += f"; flags: {row['flags']}" if row["flags"] else ""
-        show(f"{name} ({condition.label}) {said}, {row['seconds']:.1f} s", error is None)
+        show(f"{name} ({condition.label}) {row['seconds']:.1f} s, {said}", error is None)
         if error is None:
             return None
         lost = isinstance(error, HostUnreachable | CpusDisturbed)

@@ -10,8 +10,8 @@ from labkit.rig import images, locked, netns
 
 #: With the machine's own certificates, which its index of Python packages may need.
 BASE = f"FROM {images.BASE}\nCOPY . /usr/local/share/ca-certificates/\n"
-BUILD = ("build", "--network=host", "--build-arg=PIP_INDEX_URL")
-RUN = ("run", "--rm", "--network=host", "--volume=/var/lib/labkit")
+BUILD = ("build", "--network=host", "--cgroup-parent=/labkit", "--build-arg=PIP_INDEX_URL")
+RUN = ("run", "--rm", "--network=host", "--volume=/var/lib/labkit", "--cgroup-parent=/labkit")
 #: As --privileged, which is refused where the machine itself lacks a capability.
 PRIVILEGES = ["--cap-add=ALL", "--device=/dev", "--device-cgroup-rule=a *:* rwm"]
 PRIVILEGES += [f"--security-opt={n}=unconfined" for n in ("seccomp", "apparmor", "systempaths")]

@@ -154,7 +154,7 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(rig, tmp_p
     (tmp_path / "said").touch()
     monkeypatch.setenv(TERMINAL, str(tmp_path / "said"))
     plan_of(rig, Protocol(c2=ValueError("odd"))).run(tmp_path / "a")
-    lines = re.findall(r" (b\S+) .*\) (ok|failed): ", (tmp_path / "said").read_text())
+    lines = re.findall(r" (b\S+) .*\) \S+ s, (ok|failed): ", (tmp_path / "said").read_text())
     assert lines[:3] == [("b01-p01-a1", "ok"), ("b01-p02-a1", "failed"), ("b01-p02-a2", "ok")]
     assert len(lines) == 7
     ours, theirs = os.openpty()
