@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.analysis.claims import LOCAL_BLOCKS
 from labkit.analysis.stats import LEAST_BLOCKS
 
 #: Answers and errors of pages, as ``answers.json`` has them.
@@ -93,8 +94,9 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     papers = f"{len(findings)} findings of {findings['source'].nunique()} papers"
     lines = [f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>']
     ours = (~findings["dataset"].str.startswith("data/reference")).sum()
-    judged = f"by what was measured here {ours}, by the reference {len(findings) - ours}"
-    lines.append(f'<p class="note">Findings judged {judged}.</p>')
+    judged = f"{len(findings) - ours} are judged by reference data, {ours} by data measured here"
+    needs = f"{LOCAL_BLOCKS} blocks of all their claims: make report PROFILE=decide"
+    lines.append(f'<p class="note">{judged}, which takes {needs}.</p>')
     known = [one for one in answers if "error" not in one]
     alarms = [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
     elsewhere = [one["study"] for one in known if one["source"] != "here"]
