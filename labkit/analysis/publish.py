@@ -53,7 +53,8 @@ def report(
 ) -> list[dict[str, Any]]:
     """Build the pages of all studies, the ledger and the index; return answers or error by page.
 
-    They are of `data`, by default of what was measured here or the reference; those `done` are new.
+    Pages show the campaigns in `data`, by default those measured here, else the reference. The
+    notebooks of those in `done` were executed before, and are not executed again.
     """
     from labkit.analysis import claims
 
@@ -83,10 +84,11 @@ def study_pages(folder: Path, campaign: Campaign, *, done: bool = False) -> list
     """Build the page of a campaign's study, if it has one, and return its answers or error."""
     data = str(relative(campaign.path.absolute(), project()))
     here = not campaign.path.absolute().is_relative_to(project("data/reference"))
-    kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
-    kernel += ", in a container" if "own-machine" in campaign.rig["capabilities"] else ""
+    rig = campaign.rig["name"]
+    rig += ", one kernel" if campaign.rig.get("shared_kernel") else ""
+    rig += ", in a container" if "own-machine" in campaign.rig["capabilities"] else ""
     about: dict[str, Any] = {"source": "here" if here else "reference"}
-    about |= {"blocks": len(campaign.complete_blocks), "rig": f"{campaign.rig['name']}{kernel}"}
+    about |= {"blocks": len(campaign.complete_blocks), "rig": rig}
     about["measured"] = campaign.sessions[0]["began"][:10] if campaign.sessions else ""
     about["note"] = f"{'Measured here' if here else 'The reference'}: {data}."
     notebooks = project("notebooks/analysis").glob(f"??-{campaign.study}.ipynb")

@@ -149,7 +149,7 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
     parents = takewhile(lambda one: one.name().startswith(names), psutil.Process().parents())
     pids = [os.getpid(), *(one.pid for one in parents)] if rig.shared_kernel else []
     before = {pid: format_cpus(os.sched_getaffinity(pid)) for pid in pids}
-    harness = rig.cpu_map.get("harness", "")  # of other machines there is none
+    harness = rig.cpu_map.get("harness", "")  # a rig.toml names none
 
     def pin(lists: Mapping[int, str]) -> None:
         for pid, cpus in lists.items():
@@ -165,7 +165,8 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
 
 @contextmanager
 def progress(title: str, total: int, done: int) -> Iterator[tuple[Any, Show]]:
-    """Yield a bar of trials, and what shows a failed one above it, or any one in a file."""
+    """Yield a bar of trials, and a function that writes lines: of all trials, or of failed ones."""
+    # A terminal and a notebook show the bar, and above it what failed; a file has a line a trial.
     # tqdm's monitor is a thread that would wake up inside windows.
     tqdm.tqdm.monitor_interval = 0
     terminal = open_progress()

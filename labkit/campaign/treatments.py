@@ -1,7 +1,7 @@
 """Treatments: levels that labkit applies around a trial, and verifies in every window.
 
 A study declares one as a factor, ``"wait": BusyPolling("block", "busy_poll")``, or as a setting,
-``"idle": IdlePolicy("held")``. Others only reach the protocol, as values.
+``"idle": IdlePolicy("held")``. Any other factor or setting is a value for the protocol alone.
 """
 
 from __future__ import annotations
@@ -368,8 +368,8 @@ class CongestionControl(Treatment):
         for role, host in rig.hosts.items() if level != AS_FOUND else ():
             has = host.run(*known, check=False).stdout.split()
             if level not in has:
-                known = ", ".join(has) or "none can be set"
-                return f"{role}: no TCP congestion control {level!r}; known: {known}"
+                names = ", ".join(has) or "none can be set"
+                return f"{role}: no TCP congestion control {level!r}; known: {names}"
         return None
 
     def values(self, rig: Rig, level: Any) -> Iterator[tuple[Host, dict[str, str]]]:

@@ -164,7 +164,7 @@ class LocalHost(Host):
 
 @dataclass(eq=False, repr=False)
 class SshHost(Host):
-    """A machine reached over SSH, by several threads; each command connects where that is needed.
+    """A machine reached over SSH; commands connect when needed, and may run from several threads.
 
     An unknown host key is an error. With a `key`, the user's own and those of an agent are not
     tried. `namespace` is the path of a network namespace of this machine from which to connect.

@@ -57,12 +57,13 @@ def client(
 ) -> Client:
     """Return the client, which makes `WARMUP` calls in a closed loop before the sample.
 
-    In an open loop calls are due `rate` times a second, from when latencies count; at 0, in a
-    closed loop, once it has the answer and has slept for `pause_us`, so that a server that stalls
+    At a `rate` per second (an open loop) latencies count from when a call was due. Without one (a
+    closed loop) a call follows the answer before it after `pause_us`, so that a server that stalls
     delays calls. The server does "nothing", or is to "receive" or "send" bytes.
     """
-    if not 0 <= pause_us <= 1e6:
-        raise UsageError(f"invalid pause: {pause_us!r} us", remedy="from 0 to 1,000,000 us")
+    if not (0 <= pause_us <= 1e6 and 0 <= rate <= 1e9):
+        what = f"invalid pause or rate: {pause_us!r} us, {rate!r} calls a second"
+        raise UsageError(what, remedy="a pause from 0 to 1,000,000 us, and no negative rate")
     pace = {"rate": rate} if rate else {"pause_us": pause_us}
     options = {"address": address, "port": PORT, "call": call, "size": size, "calls": calls}
     argv = python("thrift_service", "client", **options, warmup=WARMUP, **pace)

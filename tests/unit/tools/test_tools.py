@@ -62,9 +62,9 @@ def test_what_cannot_be_meant_is_refused():
         datagrams.send(ADDRESS, rate=1, size=1473, seconds=1, port=1)
     with pytest.raises(UsageError, match="nothing is left of 1 s"):
         datagrams.watch(ADDRESS, 4242, 1, 1.0)
-    for wrong in (-1, float("nan")):
-        with pytest.raises(UsageError, match="invalid pause"):
-            thrift_rpc.client(ADDRESS, calls=50, pause_us=wrong)
+    for wrong in ({"pause_us": -1}, {"pause_us": float("nan")}, {"rate": -1}):
+        with pytest.raises(UsageError, match="invalid pause or rate"):
+            thrift_rpc.client(ADDRESS, calls=50, **wrong)
 
 
 def test_the_first_tool_that_images_have_is_taken(monkeypatch, tmp_path):
