@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labkit.campaign import background, window
 from labkit.campaign.treatments import Pinning, Treatment
-from labkit.campaign.window import Facts, Kernel, Load, Window
+from labkit.campaign.window import Kernel, Load, Window
 from labkit.design import Condition, Levels, call, level_label
 from labkit.errors import CpusDisturbed, LabkitError, UsageError
 from labkit.hosts import Host, Settings, script
@@ -83,8 +83,6 @@ class Trial:
     _evidence: dict[str, Any] = field(default_factory=dict)
     _servers: dict[str, Server] = field(default_factory=dict)
     _placed: int = 0
-    #: The last observation, as long as nothing else was set up.
-    _seen: Facts = field(default_factory=dict)
     _began: float = field(default_factory=window.boot_time)
 
     capture = background.capture
@@ -219,12 +217,10 @@ class Trial:
                     for treatment, level in self._applied():
                         treatment.placed(level, server)
                     self._servers[name], self._verified[name] = server, server.verification
-                self._seen = {}
                 yield servers
         finally:
             for name in names:
                 self._servers.pop(name, None)
-            self._seen = {}
 
     def address(self, placement: Placement, *, after: int = 0, at: str = "") -> str:
         """Return the address that a placement will have, `after` further ones."""
@@ -286,11 +282,10 @@ class Trial:
         for treatment, level in self._applied():
             treatment.begin(self.rig, level)
             line += treatment.line(self.rig)
-        options: dict[str, Any] = {"folder": folder, "label": self.label, "seen": self._seen}
-        found = window.measure(loads, [*kernels.values()], line=line, **options)
+        place = {"folder": folder, "label": self.label}
+        found = window.measure(loads, [*kernels.values()], line=line, **place)
         self.flag(*found.flags)
         self.logs |= {n: text for n, text in found.texts.items() if n.endswith((".out", ".err"))}
-        self._seen = found.after
         window.check_unchanged(found, loads, self._servers)
         found.job.check(f"see {', '.join(clients)} (.out and .err) of the trial")
         measurements = {}

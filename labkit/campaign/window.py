@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,10 +67,9 @@ class Kernel:
     before: Snapshot = field(default_factory=dict)
     after: Snapshot = field(default_factory=dict)
 
-    def observe(self, seen: Collection[str] = ()) -> dict[str, dict[str, str]]:
-        """Return observations of the readings that were not seen yet."""
-        unseen = {name: one for name, one in self.readings.items() if name not in seen}
-        return dict(self.host.call("observe_all", readings=unseen)) if unseen else {}
+    def observe(self, *, hosts_only: bool) -> Facts:
+        """Return observations of its readings."""
+        return dict(self.host.call("observe_all", readings=self.readings, hosts_only=hosts_only))
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,10 @@ def measure(
     folder: str,
     label: str,
     line: Sequence[int] = (),
-    seen: Facts | None = None,
 ) -> Window:
     """Run loads at the same time on the first kernel's host, and sleep until all have ended."""
     own, *others = kernels
-    limit, before = 2 * max(load.client.seconds for load in loads) + 20, dict(seen or {})
+    limit, before = 2 * max(load.client.seconds for load in loads) + 20, Facts()
     made = [load.folder for load in loads if load.folder]
     place: dict[str, Any] = {"folder": folder, "folders": made, "readings": own.readings}
     logs = {f"{load.name}.log": (load.log, load.client.log_rows) for load in loads}
@@ -123,13 +121,13 @@ def measure(
     job: dict[str, Any] = {"places": own.places, "cpus_of_line": line, "loads": runs}
     try:
         for kernel in others:
-            before |= kernel.observe(before)
+            before |= kernel.observe(hosts_only=True)
         for kernel in others:
             kernel.before = kernel.host.call("snapshot", places=kernel.places, before=True)
         # The other hosts' counters are read before anything is collected.
         collected, patience = ({}, 60) if others else (logs, 600)
         options: dict[str, Any] = {"label": label, "seconds": limit, "timeout": limit + patience}
-        options |= {"known": [*before], "logs": collected}
+        options["logs"] = collected
         began = boot_time()
         ran = own.host.call("run_window", **place, **options, **job)
         late = boot_time() - began - ran["took"]
@@ -138,7 +136,7 @@ def measure(
         left = ran["left"] or own.host.call("collect", **place, logs=logs, timeout=600)
         after = dict(left["seen"])
         for kernel in others:
-            after |= kernel.observe()
+            after |= kernel.observe(hosts_only=False)
     except BaseException:
         Job(own.host, folder).stop(remove=True)
         raise

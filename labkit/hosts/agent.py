@@ -476,15 +476,14 @@ def run_window(
     seconds: float,
     folders: list[str],
     readings: dict[str, Any],
-    known: list[str],
     places: dict[str, int],
     cpus_of_line: list[int],
     loads: dict[str, tuple[str, list[str]]],
     logs: dict[str, tuple[str, int]],
 ) -> dict[str, Any]:
     """Run loads, CPU lists and commands, for `seconds` at most; collect logs in the end, if any."""
-    called, unseen = time.monotonic(), {n: one for n, one in readings.items() if n not in known}
-    found: dict[str, Any] = {"seen": observe_all(unseen)}
+    called = time.monotonic()
+    found: dict[str, Any] = {"seen": observe_all(readings, hosts_only=True)}
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in folders:  # of logs; nobody else may prepare or read them
         Path(path).mkdir(mode=0o700)
@@ -856,7 +855,6 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
 def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) -> dict[str, Any]:
     """Observe a workload, by a reading, once it listens on its port, or without one just runs."""
     port, ended = reading["port"], "the process has ended"
-    rows: Rows = []
 
     def lacks() -> str:
         if _state(pid) == "ended":
@@ -867,27 +865,26 @@ def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) 
         return "" if port or runs == argv else f"it runs {' '.join(runs)}"
 
     if not (pid := reading["pid"]):
-        # The engine takes longer to answer than all else here: `observe` does not ask it again.
-        docker = ("docker", f"--host={reading['engine']}")
-        rows = _rows(*docker, "inspect", reading["container"])
-        if not (pid := rows[0]["State"]["Pid"] if rows else 0):
-            output = _printed(*docker, "logs", reading["container"], errors=subprocess.STDOUT)
-            return {"why": f"it ended at once: {output}"}
+        one = _container(reading["engine"], reading["container"])
+        if not (pid := one.get("State", {}).get("Pid")):
+            logs = ("docker", f"--host={reading['engine']}", "logs", reading["container"])
+            return {"why": f"it ended at once: {_printed(*logs, errors=subprocess.STDOUT)}"}
         reading["pid"] = pid
     _until(lambda: lacks() in ("", ended), seconds)
     if why := lacks():
         return {"why": why}
     if priority:
         _set_real_time(pid, priority)
-    return {"why": "", "pid": pid, "facts": observe(**reading, rows=rows)}
+    return {"why": "", "pid": pid, "facts": observe(**reading)}
 
 
-def observe_all(readings: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Observe several placements, each from the network namespace of its host, and this host."""
+def observe_all(readings: dict[str, Any], hosts_only: bool = False) -> dict[str, dict[str, str]]:
+    """Observe placements, each from the network namespace of its host, or only their hosts."""
     found = {}
     for name, reading in readings.items():
         with _inside(reading.get("namespace", "")):
-            found[name] = observe(**reading) if reading else _host_facts(_rules())
+            placed = reading and not hosts_only
+            found[name] = observe(**reading) if placed else _host_facts(_rules())
     return found
 
 
@@ -914,9 +911,7 @@ def enter(namespace: str) -> None:
             raise ConnectionError(f"the network namespace {namespace} cannot be entered")
 
 
-def observe(
-    pid: int, port: int = 0, protocol: str = "udp", rows: Rows | None = None, **named: str
-) -> dict[str, str]:
+def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dict[str, str]:
     """Return facts of a placed process by name, equal unless it has changed, but for ``flows``."""
     # A fact of which there may be several is a name of its own with the value "yes".
     found = {"state": _state(pid)}
@@ -931,9 +926,7 @@ def observe(
         raise
     if port:
         found[f"listens on {port}/{protocol}"] = "yes" if _listens(pid, port, protocol) else "none"
-    if rows is None and named.get("container"):
-        rows = _rows("docker", f"--host={named['engine']}", "inspect", named["container"])
-    for one in rows or ():
+    if named.get("container") and (one := _container(named["engine"], named["container"])):
         driver = one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none")
         found.update({"container": one["Id"], "image": one["Image"], "storage driver": driver})
         found["OCI runtime"] = one["HostConfig"].get("Runtime", "none")
@@ -1171,15 +1164,30 @@ def probe(scratch: str, programs: list[str], addresses: list[str]) -> dict[str, 
     }
 
 
+def _container(engine: str, name: str) -> dict[str, Any]:
+    """Return what an engine says of a container, by its Unix socket; its client takes longer."""
+    said = json.loads(_answer(engine.partition("://")[2], f"/containers/{name}/json") or "{}")
+    return said if "Id" in said else {}
+
+
+def _answer(address: str | tuple[str, int], path: str) -> str:
+    """Return what a server answers over HTTP, by a Unix socket or TCP; nothing without one."""
+    import socket
+
+    unix = isinstance(address, str)
+    with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as connection:
+        connection.settimeout(20.0)
+        with contextlib.suppress(OSError):
+            connection.connect(address)
+            connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+            return connection.makefile("rb").read().decode().partition("\r\n\r\n")[2]
+    return ""
+
+
 def _connections(router: str) -> list[tuple[str, str]]:
     """Return the connections of a router of Weave Net: the other host, and the data path."""
-    import http.client
-
-    connection = http.client.HTTPConnection(router, timeout=10)
-    with contextlib.suppress(OSError):
-        connection.request("GET", "/status/connections")
-        return CONNECTION.findall(connection.getresponse().read().decode())
-    return []
+    host, _, port = router.rpartition(":")
+    return CONNECTION.findall(_answer((host, int(port)), "/status/connections"))
 
 
 def await_router(router: str, others: int, seconds: float) -> None:

@@ -95,7 +95,7 @@ echo $(($(count $PPID) - agent)) $(($(count $1) - harness))
 def test_nothing_polls_in_a_window(host, tmp_path):
     folder, argv = str(tmp_path / "window"), ["sh", "-c", WAITS, "sh", str(os.getpid())]
     given = {"folder": folder, "folders": [], "readings": {}, "places": {}, "cpus_of_line": []}
-    given |= {"known": [], "logs": {}}
+    given["logs"] = {}
     loads = {"load": [",".join(map(str, os.sched_getaffinity(0))), argv]}
     assert host.call("run_window", **given, label="lkt", seconds=9, loads=loads)["status"] == 0
     found = host.call("collect", folder=folder, folders=[], readings={}, logs={})
