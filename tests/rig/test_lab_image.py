@@ -37,9 +37,12 @@ def test_a_question_is_answered_in_a_container():
         docker("build", "--tag", base, "--file=-", "/usr/local/share/ca-certificates", input=BASE)
         file = ("--file", str(SHIPPED / "containers/lab/Dockerfile"), str(SHIPPED))
         docker(*BUILD, f"--build-arg=BASE={base}", "--tag", tag, *file)
-        tried = docker(*RUN, "--privileged", images.BASE, "true", check=False)
-        others = PRIVILEGES + [f"--cap-drop={name}" for name in lacking]
-        options = ["--privileged"] if tried.status == 0 else others
+        for options in (["--privileged"], PRIVILEGES + [f"--cap-drop={name}" for name in lacking]):
+            tried = docker(*RUN, *options, images.BASE, "true", check=False)
+            if tried.status == 0:
+                break
+        else:
+            pytest.skip(f"the engine may not run it here: {tried.stderr.strip()}")
         answered = docker(*RUN, *options, "--entrypoint=sh", tag, "-euc", ASK, check=False)
         docker("image", "rm", tag, base)
     answer = answered.check().stdout
