@@ -60,7 +60,7 @@ def by_hand(lab: Rig, placement: Placement, wait: str, folder: Path) -> dict[str
     # The scheduler's mask is inherited: without this a person's shell would differ from labkit's
     # hosts, whose daemons may use every CPU.
     whole = ["taskset", "-c", f"0-{os.cpu_count() - 1}", *map(str, argv)]
-    environment = {"DOCKER_HOST": netns.SOCKET, "PATH": os.environ["PATH"]}
+    environment = {"DOCKER_HOST": netns.socket_of("sut"), "PATH": os.environ["PATH"]}
     began = time.monotonic()
     subprocess.run(whole, check=True, env=environment, timeout=120)
     rtt = sockperf.parse(out.read_text(), log.read_text(), messages=MESSAGES).samples["rtt_ns"]

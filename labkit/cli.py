@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import click
 
 from labkit.errors import Interrupted, LabkitError, RigError, TimeOver, UsageError
 from labkit.paths import SHIPPED, project, relative
-from labkit.process import ended_as_by_ctrl_c
+from labkit.process import ended_as_by_ctrl_c, say
 
 # Commands import what they need: pandas takes a second.
 
@@ -36,8 +35,7 @@ def _read_rig(_: Any, __: Any, rig: str | None) -> dict[str, str]:
         return {}
     if rig.endswith(".toml"):
         rig = str(relative(Path(rig).resolve(), project().resolve()))
-    if rig != "auto":
-        opener(rig)  # checks it, and connects to nothing
+    opener(rig)  # checks it, and connects to nothing
     return {"rig": rig}
 
 
@@ -56,12 +54,6 @@ def _read_values(_: Any, __: Any, pairs: tuple[tuple[str, str], ...]) -> dict[st
     except yaml.YAMLError as error:
         remedy = 'write for example 5, spin, [host, bridge] or "{kind: none}"'
         raise click.BadParameter(f"not YAML: {error}\n{remedy}") from None
-
-
-def say(text: str) -> None:
-    """Print a line of progress with the time to standard error."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    click.echo(f"labkit: {now} {text}", err=True)
 
 
 @click.group(
@@ -134,10 +126,10 @@ def run(
         raise UsageError("--scheduler goes without --new and --rig")
     if scheduler:
         for one in runs:
-            click.echo(f"{one.study}: {library.measure_on_rigs(one, scheduler, say=say)}")
+            click.echo(f"{one.study}: {library.measure_on_rigs(one, scheduler)}")
         return
     codes = []
-    for one, outcome in library.measure_all(runs, say=say, wait=wait):
+    for one, outcome in library.measure_all(runs, wait):
         click.echo(f"{one.study}: {outcome}", err=isinstance(outcome, LabkitError))
         codes += [outcome.exit_code] if isinstance(outcome, LabkitError) else []
     sys.exit(min(codes, default=0))
@@ -171,7 +163,7 @@ def ask(study: str, rig: dict[str, str], new: bool, wait: bool) -> None:
     from labkit import studies
 
     runs = studies.plan_runs([study], "ask", {"new": new} | rig)
-    for run, outcome in studies.measure_all(runs, say=say, wait=wait):
+    for run, outcome in studies.measure_all(runs, wait):
         _show_answers(run.folder, outcome)
 
 
@@ -188,9 +180,8 @@ def _show_answers(campaigns: Path, outcome: Path | LabkitError) -> Path:
     campaign = load(campaigns)
     answers = publish.study_pages(project("reports"), campaign)
     if not answers:
-        what, why = f"nothing answers {campaigns.name}", "no notebook there has its r.summary(...)"
-        remedy = "write it as docs/extend.md says; what was measured is kept"
-        raise LabkitError(what, where="notebooks/analysis", why=why, remedy=remedy)
+        remedy = "write a notebook with its r.summary(...), as docs/extend.md says"
+        raise LabkitError(f"nothing answers {campaigns.name}", remedy=remedy)
     for answer in answers:
         if "error" in answer:
             raise LabkitError(f"the page {answer['page']} failed", why=answer["error"])
@@ -230,12 +221,12 @@ def report(measure: bool, profile: str, new: bool, wait: bool, data: Path | None
             runs = studies.plan_runs([], profile, {"new": new})
         except RigError as error:
             say(f"cannot measure here: {error.why}")
-    for run, outcome in studies.measure_all(runs, say=say, wait=wait):
+    for run, outcome in studies.measure_all(runs, wait):
         try:
             done.append(_show_answers(run.folder, outcome))
         except LabkitError as error:
             failures.append(f"{run.study} failed: {error}")
-    for answer in publish.report(folder, data, say=say, done=done):
+    for answer in publish.report(folder, data, done=done):
         if "error" in answer:
             failures.append(f"{answer['page']} failed: {answer['error']}")
         elif "rows" in answer and (not runs or answer["source"] == "reference"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ def announce(text: str) -> None:
     if file := open_progress():
         with file:
             file.write(f"labkit: {text}\n")
+
+
+def say(text: str) -> None:
+    """Print a line of progress with the time to standard error."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    print(f"labkit: {now} {text}", file=sys.stderr, flush=True)
 
 
 def open_progress() -> TextIO | None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,9 @@ from labkit.data import load, refuse_unknown
 from labkit.design import digest
 from labkit.errors import DryRun, HostLost, LabkitError, RigInUse, TimeOver, UsageError
 from labkit.paths import project
-from labkit.process import TERMINAL, holder
+from labkit.process import TERMINAL, holder, say
+from labkit.rig import LOCK
 
-Say = Callable[[str], None]
 #: How often a study is executed where hosts are lost.
 _OPENINGS = 10
 #: Where campaigns of many rigs are collected, and in ``worker`` where workers keep theirs.
@@ -88,10 +88,8 @@ def _profile(notebook: Path, profile: str) -> dict[str, Any]:
     return {"data": f"data/local/{Path(profile).stem}"} | found
 
 
-def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
+def measure(run: Run, *, wait: bool = False) -> Path:
     """Execute a study's notebook, again where a host is lost, and return the executed one."""
-    from labkit.rig import LOCK
-
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{run.notebook.stem}.ipynb"
     say(f"measuring {run.study} ({run.profile})")
@@ -106,7 +104,8 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
             time.sleep(1)
         try:
             notebooks.execute(run.notebook, output, given, cwd=project())
-            break
+            check_complete(run)
+            return output
         except DryRun as plan:
             say(plan.what)
             return output
@@ -119,8 +118,6 @@ def measure(run: Run, *, say: Say, wait: bool = False) -> Path:
                 raise
             say(f"{error.what}; the rig is opened again, and the campaign goes on")
             given.pop("new", None)
-    check_complete(run)
-    return output
 
 
 def check_complete(run: Run) -> None:
@@ -142,13 +139,11 @@ def check_complete(run: Run) -> None:
     )
 
 
-def measure_all(
-    runs: Sequence[Run], *, say: Say, wait: bool = False
-) -> Iterator[tuple[Run, Path | LabkitError]]:
+def measure_all(runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Path | LabkitError]]:
     """Measure runs in turn, and yield each with its executed notebook, or its error."""
     for run in runs:
         try:
-            yield run, measure(run, say=say, wait=wait)
+            yield run, measure(run, wait=wait)
         except LabkitError as error:
             yield run, error
 
@@ -193,7 +188,7 @@ def store(files: Mapping[str, bytes], folder: Path) -> None:
             write(target, files[name])
 
 
-def measure_on_rigs(run: Run, scheduler: str, *, say: Say) -> Path:
+def measure_on_rigs(run: Run, scheduler: str) -> Path:
     """Measure the blocks that are left on the rigs of a scheduler; return the folder."""
     from distributed import Client, KilledWorker, as_completed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from labkit.data import Campaign, by_study
 from labkit.errors import LabkitError
 from labkit.notebooks import execute
 from labkit.paths import project, relative
+from labkit.process import say
 
 #: Type of the output by which a notebook hands its answers to the index.
 ANSWER = "application/vnd.labkit.answer+json"
@@ -48,9 +49,7 @@ def page(executed: Path, output: Path, note: str) -> str:
     return title
 
 
-def report(
-    folder: Path, data: Path | None, *, say: Callable[[str], None], done: Collection[Path] = ()
-) -> list[dict[str, Any]]:
+def report(folder: Path, data: Path | None, *, done: Collection[Path] = ()) -> list[dict[str, Any]]:
     """Build the pages of all studies, the ledger and the index; return answers or error by page.
 
     Pages show the campaigns in `data`, by default those measured here, else the reference. The

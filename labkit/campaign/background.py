@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import gzip
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from labkit.campaign.treatments import PacketCapture
 from labkit.errors import RigError, ToolOutput, UsageError
@@ -18,7 +16,7 @@ from labkit.hosts import Job, script
 from labkit.placement import Placement, Workload
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
-from labkit.tools.base import Client, Column
+from labkit.tools.base import Client
 
 if TYPE_CHECKING:
     from labkit.campaign.trial import Trial
@@ -31,36 +29,6 @@ flock -s "$1/lock" cat "$1/stdout"
 cat "$1/stderr" >&2
 exit "$(cat "$1/status")"
 """
-#: Bytes that are kept of each captured packet, with its number; KiB of the kernel's buffer.
-SNAPLEN, BUFFER = 96, 65536
-#: Seconds after which the kernel has handed over to tcpdump every packet; else the last are lost.
-_BLOCK = 1.2
-# The output of a host's command is text.
-_FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
-
-
-@dataclass(frozen=True)
-class Prestarted:
-    """A client that continues one whose first sleep is `over` at a time, or why none does."""
-
-    client: Client
-    over: float
-    why: str
-
-    def ready(self) -> Client:
-        """Wait until its sleep is over, and return the client that continues it."""
-        if self.why:
-            what = "a client did not reach its sleep before the window"
-            raise ToolOutput(what, why=self.why.strip()[-400:])
-        time.sleep(max(0.0, self.over - time.monotonic()))
-        return self.client
-
-
-@dataclass
-class Churn:
-    """How long each container took to start; set when the block ends."""
-
-    starts_ns: Column = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass
@@ -72,8 +40,8 @@ class Captured:
 
 
 @contextmanager
-def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
-    """Start a client on the generator, and stop it in its first sleep, until `Prestarted.ready`."""
+def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Callable[[], Client]]:
+    """Start a client, stop it in its first sleep, and yield what returns one that continues it."""
     trial.check_target(client, None)
     trial.keep_command(client.argv)
     target, label = trial.rig.targets["generator"], f"{trial.label}-{name}"
@@ -84,37 +52,48 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Prestarted]:
         locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
         Job.start(host, locked, directory=folder, label=label)
         why = host.call("hold", folder=folder, message=message)
-        # The shell does not use the client's command, which is for the record and for `ps`.
-        resumed = replace(client, argv=tuple(script(_RESUME, folder, *client.argv)))
-        yield Prestarted(resumed, time.monotonic() + seconds, why)
+        over = time.monotonic() + seconds
+
+        def ready() -> Client:
+            """Wait until the sleep is over."""
+            if why:
+                what = "a client did not reach its sleep before the window"
+                raise ToolOutput(what, why=why.strip()[-400:])
+            time.sleep(max(0.0, over - time.monotonic()))
+            # The shell does not use the client's command, which is for the record and for `ps`.
+            return replace(client, argv=tuple(script(_RESUME, folder, *client.argv)))
+
+        yield ready
     finally:
         # A stopped process does not react to SIGTERM.
         Job(host, folder).stop(0.0, remove=True)
 
 
 @contextmanager
-def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[Churn]:
-    """Start containers of a workload that ends, one after the other, during a ``with`` block."""
+def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[list[int]]:
+    """Start containers of a workload that ends, one after the other, during a ``with`` block.
+
+    When it ends, the list that it yields has the time in ns that each took to start.
+    """
     if placement.runtime != "docker":
         raise UsageError(f"{placement.label} cannot be started in a loop", remedy="use docker(...)")
-    target, label, churn = trial.rig.target(placement), f"{trial.label}-churn", Churn()
+    target, label, starts_ns = trial.rig.target(placement), f"{trial.label}-churn", list[int]()
     trial.keep_command(workload.argv)
     instance = Instance(target, placement, workload, trial.cpus("sut"), label)
     # The loop itself, outside the containers, runs on the harness's CPUs.
     argv = ["taskset", "-c", trial.outside, *churning(instance)]
     try:
         job = Job.start(target.host, argv, directory=instance.folder, label=label, until=".")
-        yield churn
-        rows = [line.split() for line in job.read("stdout").splitlines()]
-        churn.starts_ns = np.array([int(ran) - int(began) for began, ran in rows], np.int64)
+        yield starts_ns
+        rows = (line.split() for line in job.read("stdout").splitlines())
+        starts_ns += [int(ran) - int(began) for began, ran in rows]
         why = job.read("stderr").strip()[-200:]
     finally:
         Job(target.host, instance.folder).stop(remove=True)
         RUNTIMES["docker"].stop(instance)
-    count = len(churn.starts_ns)
-    trial.mechanisms["churn_containers"] = float(count)
-    if not count or why:
-        trial.flag(f"churn: {count} containers started; {why}")
+    trial.mechanisms["churn_containers"] = float(len(starts_ns))
+    if why or not starts_ns:
+        trial.flag(f"churn: {len(starts_ns)} containers started; {why}")
 
 
 @contextmanager
@@ -129,8 +108,9 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
     target, label = rig.targets["collector"], f"{trial.label}-capture"
     host, interface = target.host, target.interfaces[0]
     folder, where = f"{target.directory}/{label}", f"host {host.name}, interface {interface}"
-    argv = ["taskset", "-c", rig.cpu_map["collector"], "tcpdump", "-i", interface, "-n", "-s"]
-    argv += [str(SNAPLEN), "-B", str(BUFFER), "--time-stamp-precision=nano"]
+    argv = ["taskset", "-c", rig.cpu_map["collector"], "tcpdump", "-i", interface, "-n"]
+    # Bytes that are kept of each packet, with its number; KiB of the kernel's buffer.
+    argv += ["-s", "96", "-B", "65536", "--time-stamp-precision=nano"]
     # The directory is root's, so that tcpdump must not change its user.
     argv += ["-w", f"{folder}/packets.pcap", "-Z", "root", expression]
     with rig.mirror():
@@ -140,12 +120,14 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
                 why, remedy = shown.strip()[-400:], "is it installed on the collector?"
                 raise ToolOutput("tcpdump does not capture", where=where, why=why, remedy=remedy)
             yield captured
-            time.sleep(_BLOCK)
+            time.sleep(1.2)  # until the kernel has handed over every packet; else the last are lost
             if not job.running():
                 why = job.read("stderr").strip()[-400:]
                 raise ToolOutput("tcpdump ended while it captured", where=where, why=why)
             job.stop()
-            fetched = host.run(*script(_FETCH, folder), timeout=600).stdout
+            # The output of a host's command is text.
+            fetch = script('gzip -1 -c "$1" | base64 -w 0', f"{folder}/packets.pcap")
+            fetched = host.run(*fetch, timeout=600).stdout
             captured.packets = gzip.decompress(base64.b64decode(fetched))
             captured.summary = job.read("stderr")
         finally:

@@ -76,7 +76,7 @@ class Study:
         for name, level in self.baseline.items():
             labels = map(level_label, self.levels[name])
             refuse_unknown(f"level of {name}", [level_label(level)], labels)
-        known = ["trial", "rig", *self.levels, *self.constants]
+        known = ["trial", "rig", *self.factors, *self.variants, *self.settings]
         for function in filter(None, [self.protocol, self.only, self.infeasible, self.seconds]):
             refuse_unknown("factor or setting", inspect.signature(function).parameters, known)
 
@@ -86,23 +86,18 @@ class Study:
         every = {name: _levels(one) for name, one in {**self.factors, **self.variants}.items()}
         return {n: found for n, found in every.items() if n in self.factors or len(found) > 1}
 
-    @cached_property
-    def constants(self) -> dict[str, Any]:
-        """The settings, each with its one value."""
+    def settings_on(self, rig: Rig) -> dict[str, Any]:
+        """Return the settings, each with its one value on a rig."""
         found = {n: _levels(one)[0] for n, one in self.variants.items() if n not in self.levels}
         for name, one in self.settings.items():
             found[name] = one.levels[0] if isinstance(one, Treatment) else one
-        return found
+        return {name: one(rig) if callable(one) else one for name, one in found.items()}
 
     @cached_property
     def treatments(self) -> dict[str, Treatment]:
         """The treatments by the name of their factor or setting."""
         every = {**self.factors, **self.settings, **self.variants}
         return {name: one for name, one in every.items() if isinstance(one, Treatment)}
-
-    def settings_on(self, rig: Rig) -> dict[str, Any]:
-        """Return the settings, with those that are functions of the rig."""
-        return {name: one(rig) if callable(one) else one for name, one in self.constants.items()}
 
     def why_infeasible(self, rig: Rig, settings: Levels, levels: Levels) -> str | None:
         """Return why a rig cannot run a condition, or None."""
@@ -122,7 +117,7 @@ class Study:
         networks = (one.network for one in every if (one.network, one.runtime) != ("nat", "docker"))
         found: dict[str, Any] = {"networks": [n for n in dict.fromkeys(networks) if n in NAMES]}
         for name, treatment in self.treatments.items():
-            found |= treatment.needs(used.get(name) or [self.constants[name]])
+            found |= treatment.needs(used.get(name) or treatment.levels[:1])
         return found
 
     def opened(self, spec: str | Path) -> AbstractContextManager[Rig]:
@@ -238,12 +233,7 @@ class Plan:
         }
 
     def run(
-        self,
-        into: Path | str,
-        *,
-        new: bool = False,
-        minutes: float = 0.0,
-        only: Collection[int] = (),
+        self, into: Path | str, *, new: bool = False, minutes: float = 0, only: Collection[int] = ()
     ) -> data.Campaign:
         """Run the trials of the plan that were not measured yet, and return the campaign.
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from labkit.data import CPU_SLOW, CPUS_APART
+from labkit.data import CPU_SLOW, CPUS_APART, refuse_unknown
 from labkit.design import Levels
-from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError, suggestion
-from labkit.hosts import Host, LocalHost, Settings, script
+from labkit.errors import CpusDisturbed, ManipulationError, RigError, UsageError
+from labkit.hosts import Host, Settings, script
 from labkit.hosts.agent import BUSY_POLLING, LATENCY
 from labkit.placement import RELEASES, cpu_mask, docker, format_cpus, parse_cpus
 from labkit.rig import Rig
@@ -48,10 +48,8 @@ class Treatment:
         lists = (one if isinstance(one, list | tuple) else [one] for one in levels)
         self.levels: list[Any] = list(itertools.chain(*lists))
         name = type(self).__name__
-        for level in self.levels:
-            if self.known is not None and level not in self.known:
-                remedy = suggestion(level, self.known)
-                raise UsageError(f"{name} has no level {level!r}", remedy=remedy)
+        if self.known is not None:
+            refuse_unknown(f"level of {name}", self.levels, self.known)
         for option, value in options.items():
             if not hasattr(self, option):
                 raise UsageError(f"{name} has no option {option!r}")
@@ -73,8 +71,7 @@ class Treatment:
         """Apply the level by settings of hosts, which are restored after the trial."""
         for host, values in self.values(rig, level):
             settings = settings_of(host)
-            done = settings.set_files(values)
-            _require(done, settings, f"{type(self).__name__}({level!r})")
+            _require(settings.set_files(values), settings, f"{type(self).__name__}({level!r})")
 
     def resume(self, rows: Sequence[Levels]) -> None:
         """Go on from the rows that a campaign has already."""
@@ -82,15 +79,12 @@ class Treatment:
     def placed(self, level: Any, server: Server) -> None:
         """Apply the level inside a placement that has just been verified."""
 
-    def ready(self, rig: Rig, level: Any) -> None:
-        """Wait until a window may begin."""
+    def ready(self, rig: Rig, level: Any) -> list[int]:
+        """Wait until a window may begin; return two CPUs that a cache line is timed between."""
+        return []
 
     def begin(self, rig: Rig, level: Any) -> None:
         """Apply what may only be there in the window itself, after every treatment is ready."""
-
-    def line(self, rig: Rig) -> list[int]:
-        """Return two CPUs between which a cache line is timed just before and after the loads."""
-        return []
 
     def timed(self, line: Sequence[float]) -> dict[str, float]:
         """Return counters from these times in ns."""
@@ -248,19 +242,19 @@ class SharedCache(Treatment):
         self.least_ns = max(min(*line, self.least_ns), LEAST_NS)
         return {"cache_line_ns": max(line), "cache_line_ratio": max(line) / self.least_ns}
 
-    def _apart(self, rig: Rig) -> bool:
-        """Tell whether they share no cache now, though they are said to."""
+    def ready(self, rig: Rig, level: Any) -> list[int]:
         cpus = self.line(rig)
+        if level == "kept":
+            deadline = time.monotonic() + self._patience
+            while (moved := self._apart(rig, cpus)) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            self._patience = max(self._patience / 2, self.LEAST) if moved else self.MOST
+        return cpus
+
+    def _apart(self, rig: Rig, cpus: Sequence[int]) -> bool:
+        """Tell whether two CPUs share no cache now, though they are said to."""
         line = rig.hosts["sut"].call("cache_line", cpus=cpus) if cpus else []
         return self.timed(line).get("cache_line_ratio", 0.0) > APART
-
-    def ready(self, rig: Rig, level: Any) -> None:
-        if level != "kept":
-            return
-        deadline = time.monotonic() + self._patience
-        while (moved := self._apart(rig)) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        self._patience = max(self._patience / 2, self.LEAST) if moved else self.MOST
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         moved = counters.get("cache_line_ratio", 0.0) > APART
@@ -377,8 +371,8 @@ class CongestionControl(Treatment):
             return
         if rig.kind == "virtual":
             # Only the machine's own namespace may allow an algorithm to the others.
-            allowed = LocalHost().run("cat", _ALLOWED, check=False).stdout.split()
-            yield LocalHost(), {_ALLOWED: " ".join(dict.fromkeys([*allowed, level]))}
+            allowed = Host().run("cat", _ALLOWED, check=False).stdout.split()
+            yield Host(), {_ALLOWED: " ".join(dict.fromkeys([*allowed, level]))}
         for host in rig.hosts.values():
             yield host, {_CONGESTION: level}
 

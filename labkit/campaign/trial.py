@@ -23,7 +23,7 @@ from labkit.hosts import Host, Settings, script
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Instance, Server, placed
-from labkit.runtimes.base import COUNTED, check_translated, reached_at
+from labkit.runtimes.base import COUNTED, check_translated, raise_different, reached_at
 from labkit.tools.base import NOT_REACHED, Client, Measurement, paused
 
 T = TypeVar("T")
@@ -127,7 +127,14 @@ class Trial:
         started_ns, began = time.time_ns(), time.monotonic()
         try:
             with self.treated():
-                found = _checked(call(protocol, self.values, self))
+                found = call(protocol, self.values, self)
+            if not isinstance(found, Measurement):
+                what = f"the protocol returned {type(found).__name__}"
+                raise LabkitError(what, remedy="return what trial.measure(...) returned")
+            kinds = {f"{array.dtype} x {len(array)}" for array in found.samples.values()}
+            if len(kinds) > 1 or not all(kind.startswith("int64 ") for kind in kinds):
+                what = "samples must be int64 columns of one length"
+                raise LabkitError(what, why=", ".join(kinds))
             measurement = found
         except Exception as caught:  # any mistake of a protocol is a failed row
             error, kind = caught, type(caught).__name__
@@ -276,26 +283,28 @@ class Trial:
             kernel.places["" if server is main else name] = server.pid
             namespace = {} if where is server.host else {"namespace": server.host.namespace}
             kernel.readings[name] = {**server.reading, **namespace}
-        for treatment, level in self._applied():
-            treatment.ready(self.rig, level)
         line: list[int] = []
         for treatment, level in self._applied():
+            line += treatment.ready(self.rig, level)
+        for treatment, level in self._applied():
             treatment.begin(self.rig, level)
-            line += treatment.line(self.rig)
-        place = {"folder": folder, "label": self.label}
-        found = window.measure(loads, [*kernels.values()], line=line, **place)
+        hosts = [*kernels.values()]
+        found = window.measure(loads, hosts, folder, self.label, line)
         self.flag(*found.flags)
         self.logs |= {n: text for n, text in found.texts.items() if n.endswith((".out", ".err"))}
         window.check_unchanged(found, loads, self._servers)
         found.job.check(f"see {', '.join(clients)} (.out and .err) of the trial")
-        measurements = {}
+        measurements, metrics = dict[str, Measurement](), dict[str, float]()
         for load in loads:
             texts = (found.texts[f"{load.name}.{end}"] for end in ("out", "log"))
-            measurements[load.name] = load.client.parse(*texts)
+            measurements[load.name] = one = load.client.parse(*texts)
+            metrics |= one.metrics
+            times = [one.samples[name] for name in ("start_ns", "end_ns") if name in one.samples]
+            self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
             if load.client.samples_in_stdout:
                 self.logs.pop(f"{load.name}.out")
         counted, self._evidence, flags = window.account(
-            [*kernels.values()],
+            hosts,
             messages=sum(one.messages for one in measurements.values()),
             cpus=(loads[0].cpus, main.cpus),
             seconds=window.boot_time() - self._began,
@@ -307,10 +316,6 @@ class Trial:
                 for column in ("group_cpu_ns", "group_cpu_use"):
                     counted.pop(f"{prefix}{column}", None)
         self.mechanisms |= counted
-        metrics = {n: value for one in measurements.values() for n, value in one.metrics.items()}
-        for one in measurements.values():
-            times = [one.samples[name] for name in ("start_ns", "end_ns") if name in one.samples]
-            self.flag(*one.flags, *(flag for column in times for flag in paused(column)))
         for treatment, level in self._applied():
             self.mechanisms |= treatment.timed(found.line)
             self.flag(*treatment.check(level, metrics | self.mechanisms))
@@ -363,7 +368,8 @@ class Trial:
             # The allowances are for the ticks of what clients have used.
             if used > 1.05 * group + 5 * window.TICK_NS:
                 counted = f"{name}: its control group used {group / 1e9:.2f} s of CPU time"
-                window.raise_changed([f"{counted}, what ran inside {used / 1e9:.2f} s"])
+                ran = f"what ran inside {used / 1e9:.2f} s"
+                raise_different(window.CHANGED, [f"{counted}, {ran}"])
         server = self._servers[self._main]
         # A client on the server's own host aims at the container's address, not at the port.
         aiming = [client for client, _ in clients.values() if client.target == server.address]
@@ -397,17 +403,6 @@ def saturated(numbers: Mapping[str, float], flags: str, prefix: str = "") -> boo
         # A tool's flag allows for what it sends less by chance.
         or (reached < REACHED and NOT_REACHED in flags)
     )
-
-
-def _checked(measurement: Any) -> Measurement:
-    """Return a protocol's result; raise `LabkitError` if it cannot be stored."""
-    if not isinstance(measurement, Measurement):
-        what = f"the protocol returned {type(measurement).__name__}"
-        raise LabkitError(what, remedy="return what trial.measure(...) returned")
-    kinds = {f"{array.dtype} x {len(array)}" for array in measurement.samples.values()}
-    if len(kinds) > 1 or not all(kind.startswith("int64 ") for kind in kinds):
-        raise LabkitError("samples must be int64 columns of one length", why=", ".join(kinds))
-    return measurement
 
 
 @contextmanager

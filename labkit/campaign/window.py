@@ -26,13 +26,12 @@ seen=$(cat; cat "/proc/$!/stat" "/proc/$!/status" "/proc/$!/sched" /proc/self/st
 printf '\n@@ ended %s\n@@ seen\n' "$seen" >&2
 wait "$!"; }"""
 _ENDED = re.compile(r"\n@@ ended (.*?)\n@@ seen\n", re.DOTALL)
-#: A process closes its files before it is a zombie; from then on it has this flag.
-_EXITING = 0x4
 #: Ticks of a second in ``/proc/PID/stat``, on every Linux.
 TICK_NS = 10_000_000
+#: The beginning of an error where something other than a trial has changed what it set up.
+CHANGED = "the trial was not as set up in the window"
 #: Facts of placements and hosts by name, as the agent observes them.
 Facts = dict[str, dict[str, str]]
-Snapshot = dict[str, Any]
 #: Columns by their counter: `RATES` are changes per message, `LEVELS` counters at the window's end.
 RATES = {"context_switches": "context_switches", "server_switches": "voluntary"}
 RATES |= {"idle_exits": "idle_exits", "softirq_net_rx": "NET_RX", "softirq_net_tx": "NET_TX"}
@@ -64,12 +63,8 @@ class Kernel:
     #: the agent's ``observe``.
     places: dict[str, int] = field(default_factory=dict)
     readings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    before: Snapshot = field(default_factory=dict)
-    after: Snapshot = field(default_factory=dict)
-
-    def observe(self, *, hosts_only: bool) -> Facts:
-        """Return observations of its readings."""
-        return dict(self.host.call("observe_all", readings=self.readings, hosts_only=hosts_only))
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,12 +99,7 @@ class Window:
 
 
 def measure(
-    loads: Sequence[Load],
-    kernels: Sequence[Kernel],
-    *,
-    folder: str,
-    label: str,
-    line: Sequence[int] = (),
+    loads: Sequence[Load], kernels: Sequence[Kernel], folder: str, label: str, line: Sequence[int]
 ) -> Window:
     """Run loads at the same time on the first kernel's host, and sleep until all have ended."""
     own, *others = kernels
@@ -121,22 +111,21 @@ def measure(
     job: dict[str, Any] = {"places": own.places, "cpus_of_line": line, "loads": runs}
     try:
         for kernel in others:
-            before |= kernel.observe(hosts_only=True)
+            before |= kernel.host.call("observe_all", readings=kernel.readings, hosts_only=True)
         for kernel in others:
             kernel.before = kernel.host.call("snapshot", places=kernel.places, before=True)
         # The other hosts' counters are read before anything is collected.
         collected, patience = ({}, 60) if others else (logs, 600)
-        options: dict[str, Any] = {"label": label, "seconds": limit, "timeout": limit + patience}
-        options["logs"] = collected
+        job |= {"label": label, "seconds": limit, "timeout": limit + patience, "logs": collected}
         began = boot_time()
-        ran = own.host.call("run_window", **place, **options, **job)
+        ran = own.host.call("run_window", **place, **job)
         late = boot_time() - began - ran["took"]
         for kernel in others:
             kernel.after = kernel.host.call("snapshot", places=kernel.places, before=False)
         left = ran["left"] or own.host.call("collect", **place, logs=logs, timeout=600)
         after = dict(left["seen"])
         for kernel in others:
-            after |= kernel.observe(hosts_only=False)
+            after |= kernel.host.call("observe_all", readings=kernel.readings)
     except BaseException:
         Job(own.host, folder).stop(remove=True)
         raise
@@ -146,7 +135,7 @@ def measure(
         if load.outside:
             texts[f"{load.name}.err"], ends[load.name] = taken_end(texts[f"{load.name}.err"])
     stderr = "\n".join(filter(None, (texts[f"{load.name}.err"] for load in loads))).strip()
-    done = Result(("job",), own.host.name, ran["status"], "", stderr, ran["seconds"], ran["late"])
+    done = Result(("job",), own.host.name, ran["status"], "", stderr, ran["late"])
     stopped = f"labkit or its connection was stopped for {late:.0f} s in the window or just after"
     flags = [stopped] * (late > LATE)
     return Window(done, texts, ends, before | ran["seen"], after, flags, ran["line"])
@@ -163,7 +152,7 @@ def taken_end(stderr: str) -> tuple[str, dict[str, Any]]:
     end = {"client": client, "parent": parent, "cpus": values.get("Cpus_allowed_list", "")}
     end["migrations"] = values.get("se.nr_migrations", "0")
     # The client may have been gone by then.
-    seen = len(client) >= 39 and int(client[6]) & _EXITING and end["cpus"]
+    seen = len(client) >= 39 and int(client[6]) & agent.EXITING and end["cpus"]
     return stderr[: found.start()] + stderr[found.end() :], end if seen else {}
 
 
@@ -202,15 +191,12 @@ def check_unchanged(found: Window, loads: Sequence[Load], servers: Mapping[str, 
                 for fact, text in server.verification.items()
                 if not fact.endswith("of the host") and not fact.startswith("setting ")
             }
-        base.check_unchanged(name, first, last)
+        lasting = {fact: text for fact, text in first.items() if not fact.startswith(base.COUNTED)}
+        problems = base.differences(lasting, last)
+        base.raise_different(f"{name} did not stay as it was in the window", problems)
     ends = ((load, found.ends.get(load.name)) for load in loads)
-    raise_changed([text for load, end in ends if end for text in problems_of(load, end)])
-
-
-def raise_changed(changes: list[str]) -> None:
-    """Raise `ManipulationError` if there are any changes."""
-    why = "something other than this trial has changed it"
-    base.raise_different("the trial was not as set up in the window", changes, why=why)
+    changes = [text for load, end in ends if end for text in problems_of(load, end)]
+    base.raise_different(CHANGED, changes)
 
 
 def boot_time() -> float:

@@ -171,11 +171,11 @@ def hold(folder: str, message: str) -> str:
     return ""
 
 
-def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = False) -> list[Any]:
-    """End the processes of a job or of a label's beginning: TERM, after `grace` seconds KILL."""
+def stop(folder: str = "", prefix: str = "", grace: float = 2.0, remove: bool = False) -> list[str]:
+    """End processes of a job or a label (TERM, then KILL); return a line about each."""
     # The leader is read once: its session outlives it.
     which = (prefix, folder, leader(folder) if folder else 0)
-    first = labelled(*which)
+    first = [" ".join(map(str, row)) for row in labelled(*which)]
     for number, seconds in [(signal.SIGTERM, grace), *[(signal.SIGKILL, 0.5)] * 10]:
         for pid, *_ in labelled(*which):  # also those forked meanwhile
             with contextlib.suppress(OSError):
@@ -442,11 +442,9 @@ def _interface(name: str) -> dict[str, Any]:
 
 
 def _engine(address: str) -> dict[str, Any] | None:
-    """Return what an engine says of itself; None if it does not answer both commands."""
-    docker, form = ("docker", "-H", address), ("--format", "{{json .}}")
-    texts = [address and _printed(*docker, verb, *form) for verb in ("info", "version")]
-    info, version = (json.loads(text or "{}") for text in texts)
-    if not (server := version.get("Server")) or not info.get("ServerVersion"):
+    """Return what an engine says of itself; None if it does not answer both requests."""
+    info, server = (_asked(address, path) for path in ("/info", "/version"))
+    if not server.get("Version") or not info.get("ServerVersion"):
         return None
     names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
     components = {part["Name"]: part["Version"] for part in server.get("Components", ())}
@@ -465,7 +463,6 @@ def _nearest(place: str) -> Path:
 #: Counters of a placement's network.
 NAMESPACE = ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens")
 BUSY_POLLING = "TcpExt.BusyPollRxPackets"
-SOFTIRQS = ("NET_RX", "NET_TX", "TIMER", "SCHED")
 #: Flags in ``/proc/PID/stat``: of a kernel's thread, and of a process from before it closes files.
 KERNEL_THREAD, EXITING = 0x00200000, 0x4
 
@@ -489,7 +486,7 @@ def run_window(
         Path(path).mkdir(mode=0o700)
     os.chdir(folder)
     os.environ.update({LABEL: label, JOB: folder})
-    line, began = cache_line(cpus_of_line), time.monotonic()
+    line = cache_line(cpus_of_line)
     found["before"], free = snapshot(places, before=True), os.sched_getaffinity(0)
     jobs: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -508,7 +505,6 @@ def run_window(
     found["ends"] = {name: end_of(job.pid) for name, job in jobs.items()}
     found["late"] = signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0
     found["after"] = snapshot(places, before=False)
-    found["seconds"] = time.monotonic() - began
     found["line"] = line + cache_line(cpus_of_line)
     # Of the first load that failed.
     found["status"] = next(filter(None, [status_of(job.wait()) for job in jobs.values()]), 0)
@@ -642,7 +638,8 @@ def _machine_counters() -> dict[str, Any]:
     cpus = [row for row in _lines("/proc/stat") if row[0].startswith("cpu")]
     found["cpu"] = {row[0]: [int(ticks) for ticks in row[1:9]] for row in cpus}
     counts = {row[0][:-1]: sum(map(int, row[1:])) for row in _lines("/proc/softirqs")[1:]}
-    found["softirqs"] = {name: counts[name] for name in SOFTIRQS if name in counts}
+    kept = ("NET_RX", "NET_TX", "TIMER", "SCHED")
+    found["softirqs"] = {name: counts[name] for name in kept if name in counts}
     if states := files(f"{CPUS}/cpu[0-9]*/cpuidle/state[0-9]*/usage"):
         found["idle_exits"] = sum(map(int, states.values()))
     return found
@@ -710,9 +707,8 @@ LIMITS = (
     *("blkio.throttle.read_iops_device", "cpu.weight", "cpu.max", "memory.max", "memory.high"),
     *("io.max", "cgroup.freeze", "cpu.cfs_burst_us", "cpu.max.burst"),
 )
-#: The kernel's numbers of scheduling classes, and letters of states of a process.
+#: The kernel's numbers of scheduling classes.
 CLASSES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
-STATES = {"T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
 #: Lines of nft or iptables-legacy-save that are not rules.
 FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 #: The parts of a listed rule set or queue that change while it stays the same. Docker takes out the
@@ -722,8 +718,6 @@ VOLATILE = re.compile(
 )
 #: The host's ends of containers, which come and go; those of Weave Net's router stay.
 PASSING = re.compile(r"veth(?!we-)")
-#: A connection of a router of Weave Net: the other host, and its data path.
-CONNECTION = re.compile(r"^(?:->|<-) ([\d.]+):\d+ +established +(\w+)", re.M)
 
 
 def _processes() -> list[int]:
@@ -736,9 +730,9 @@ def _command(pid: int) -> list[str]:
 
 def _state(pid: int) -> str:
     fields = _stat(f"/proc/{pid}")
-    if not fields or int(fields[6]) & EXITING:
+    if not fields or int(fields[6]) & EXITING or fields[0] in "ZX":
         return "ended"
-    return STATES.get(fields[0], "running")
+    return "stopped" if fields[0] in "Tt" else "running"
 
 
 def _ancestors(pid: int) -> list[int]:
@@ -852,7 +846,7 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
     return any(row[1].endswith(f":{port:04X}") for row in _sockets(pid, protocol))
 
 
-def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) -> dict[str, Any]:
+def observe_ready(argv: list[str], priority: int, reading: Any, seconds: float = 10.0) -> Any:
     """Observe a workload, by a reading, once it listens on its port, or without one just runs."""
     port, ended = reading["port"], "the process has ended"
 
@@ -865,7 +859,7 @@ def observe_ready(argv: list[str], seconds: float, priority: int, reading: Any) 
         return "" if port or runs == argv else f"it runs {' '.join(runs)}"
 
     if not (pid := reading["pid"]):
-        one = _container(reading["engine"], reading["container"])
+        one = _asked(reading["engine"], f"/containers/{reading['container']}/json")
         if not (pid := one.get("State", {}).get("Pid")):
             logs = ("docker", f"--host={reading['engine']}", "logs", reading["container"])
             return {"why": f"it ended at once: {_printed(*logs, errors=subprocess.STDOUT)}"}
@@ -882,33 +876,32 @@ def observe_all(readings: dict[str, Any], hosts_only: bool = False) -> dict[str,
     """Observe placements, each from the network namespace of its host, or only their hosts."""
     found = {}
     for name, reading in readings.items():
-        with _inside(reading.get("namespace", "")):
+        with inside(reading.get("namespace", "")):
             placed = reading and not hosts_only
             found[name] = observe(**reading) if placed else _host_facts(_rules())
     return found
 
 
 @contextlib.contextmanager
-def _inside(namespace: str) -> Iterator[None]:
+def inside(namespace: str) -> Iterator[None]:
     """Run a block in a network namespace, by its path; "" is that of the host."""
     if not namespace:
         yield
         return
-    with Path("/proc/self/ns/net").open("rb") as own:
-        enter(namespace)
+    with Path("/proc/thread-self/ns/net").open("rb") as own, Path(namespace).open("rb") as other:
         try:
+            _enter(other.fileno())
             yield
         finally:
-            enter(f"/proc/self/fd/{own.fileno()}")
+            _enter(own.fileno())
 
 
-def enter(namespace: str) -> None:
-    """Move this thread into a network namespace, by its path."""
+def _enter(namespace: int) -> None:
+    """Move this thread into a network namespace, by a file descriptor."""
     import ctypes
 
-    with Path(namespace).open("rb") as file:
-        if ctypes.CDLL(None).setns(file.fileno(), 0x40000000) != 0:  # CLONE_NEWNET
-            raise ConnectionError(f"the network namespace {namespace} cannot be entered")
+    if ctypes.CDLL(None).setns(namespace, 0x40000000) != 0:  # CLONE_NEWNET
+        raise ConnectionError("a network namespace cannot be entered")
 
 
 def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dict[str, str]:
@@ -926,10 +919,12 @@ def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dic
         raise
     if port:
         found[f"listens on {port}/{protocol}"] = "yes" if _listens(pid, port, protocol) else "none"
-    if named.get("container") and (one := _container(named["engine"], named["container"])):
+    if named.get("container"):
+        one = _asked(named["engine"], f"/containers/{named['container']}/json")
         driver = one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none")
-        found.update({"container": one["Id"], "image": one["Image"], "storage driver": driver})
-        found["OCI runtime"] = one["HostConfig"].get("Runtime", "none")
+        found["container"], found["image"] = (one.get(key, "none") for key in ("Id", "Image"))
+        found["OCI runtime"] = one.get("HostConfig", {}).get("Runtime", "none")
+        found["storage driver"] = driver
     ways = _connections(named["router"]) if named.get("router") else ()
     return {**found, **{f"router to {end}": way for end, way in ways}}
 
@@ -1031,7 +1026,7 @@ def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     space, rules = f"/proc/{pid}/ns/net", _rules()
     own: Rows = []
     is_own, found = _link(space) != _link("/proc/self/ns/net"), _host_facts(rules)
-    with _inside(space if is_own else ""):
+    with inside(space if is_own else ""):
         found["congestion control"] = read("/proc/sys/net/ipv4/tcp_congestion_control")
         if is_own:
             own = _rows("ip", "-d", "-j", "address")
@@ -1040,7 +1035,7 @@ def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     found.update({f"address {address}": "yes" for address in addresses})
     for other in ("", *map(str, Path(sandboxes or "/none").glob("*"))) if is_own else ():
         # One of a container may be gone meanwhile.
-        with contextlib.suppress(OSError), _inside(other):
+        with contextlib.suppress(OSError), inside(other):
             links = _rows("ip", "-d", "-j", "link")
             found.update(bridge_facts(own, links, _rows("bridge", "-j", "fdb")))
     return {**found, **translations(rules, port, addresses)}
@@ -1164,10 +1159,9 @@ def probe(scratch: str, programs: list[str], addresses: list[str]) -> dict[str, 
     }
 
 
-def _container(engine: str, name: str) -> dict[str, Any]:
-    """Return what an engine says of a container, by its Unix socket; its client takes longer."""
-    said = json.loads(_answer(engine.partition("://")[2], f"/containers/{name}/json") or "{}")
-    return said if "Id" in said else {}
+def _asked(engine: str, path: str) -> dict[str, Any]:
+    """Return what an engine says by its Unix socket; its command line takes ten times as long."""
+    return dict(json.loads(_answer(engine.partition("://")[2], path) or "{}"))
 
 
 def _answer(address: str | tuple[str, int], path: str) -> str:
@@ -1187,7 +1181,8 @@ def _answer(address: str | tuple[str, int], path: str) -> str:
 def _connections(router: str) -> list[tuple[str, str]]:
     """Return the connections of a router of Weave Net: the other host, and the data path."""
     host, _, port = router.rpartition(":")
-    return CONNECTION.findall(_answer((host, int(port)), "/status/connections"))
+    shown = _answer((host, int(port)), "/status/connections")
+    return re.findall(r"^(?:->|<-) ([\d.]+):\d+ +established +(\w+)", shown, re.M)
 
 
 def await_router(router: str, others: int, seconds: float) -> None:

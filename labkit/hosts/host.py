@@ -46,8 +46,6 @@ SCRIPT = ("sh", "-euc")
 PATIENCE, OPEN_SECONDS = 12.0, 15.0
 #: Characters of a command; a shell behind SSH takes 128 KiB, with quotes.
 LONGEST = 100_000
-#: Bytes of a file that one command copies.
-_PART = 1 << 23
 #: The agent, which every call sends as text and compiled.
 _SOURCE = Path(agent.__file__).read_bytes()
 _CODE = marshal.dumps(compile(_SOURCE, "agent.py", "exec"))
@@ -73,7 +71,6 @@ class Result:
     status: int
     stdout: str
     stderr: str
-    seconds: float
     timed_out: bool = False
 
     def check(self, remedy: str = "") -> Result:
@@ -114,10 +111,9 @@ class Host:
         data = input.encode("utf-8", "surrogateescape")
         began = time.monotonic()
         status, out, err = self._execute([*limit, *words], data, timeout + PATIENCE)
-        seconds = time.monotonic() - began
-        late = seconds >= timeout and status in (124, 137)
+        late = time.monotonic() - began >= timeout and status in (124, 137)
         texts = out.decode(errors="replace"), err.decode(errors="replace")
-        result = Result(argv, self.name, status, *texts, seconds, late)
+        result = Result(argv, self.name, status, *texts, late)
         return result.check() if check else result
 
     def call(self, function: str, *, timeout: float = 60.0, **arguments: Any) -> Any:
@@ -132,17 +128,6 @@ class Host:
             raise CommandFailed(what, where=f"host {self.name}", why=why, evidence=given)
         return answer["result"]
 
-    def put(self, local: Path | str, remote: str) -> None:
-        """Copy a file to the host."""
-        self.run("cp", "--", "/dev/null", remote)
-        with Path(local).open("rb") as file:
-            while part := file.read(_PART):
-                data = part.decode("utf-8", "surrogateescape")
-                self.run(*script('cat >>"$1"', remote), input=data)
-
-    def close(self) -> None:
-        """Close the connection, if there is one; the next command connects again."""
-
     def _execute(self, line: Sequence[str], data: bytes, limit: float) -> tuple[int, bytes, bytes]:
         """Run a command that ends in less than `limit` seconds; return status, output, errors."""
         streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -156,10 +141,6 @@ class Host:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         return agent.status_of(process.returncode), out, err
-
-
-class LocalHost(Host):
-    """The machine of the harness, as opposed to a host over SSH."""
 
 
 @dataclass(eq=False, repr=False)
@@ -262,9 +243,10 @@ class SshHost(Host):
         connection = fabric.Connection(self.address, connect_kwargs=options, **place)
         try:
             if self.namespace:
-                with ThreadPoolExecutor(1) as pool:  # only its thread is in the namespace
-                    made = pool.submit(_connect_in, self.namespace, self.address, self.port)
-                connection.connect_kwargs["sock"] = made.result()
+                with agent.inside(self.namespace):  # only this thread
+                    made = socket.create_connection((self.address, self.port), OPEN_SECONDS)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.connect_kwargs["sock"] = made
             connection.client.load_system_host_keys(self.known_hosts)
             connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
             connection.open()
@@ -291,14 +273,6 @@ class SshHost(Host):
             )
         what = f"host {self.name} cannot be reached"
         return HostUnreachable(what, where=self.where, why=why, remedy=remedy, evidence=evidence)
-
-
-def _connect_in(namespace: str, address: str, port: int) -> socket.socket:
-    """Return a connection that is made inside a network namespace."""
-    agent.enter(namespace)
-    made = socket.create_connection((address, port), timeout=OPEN_SECONDS)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
 
 
 def _send(channel: paramiko.Channel, data: bytes) -> None:
@@ -342,24 +316,17 @@ class Job:
 
     def stop(self, grace: float = 2.0, *, remove: bool = False) -> None:
         """End the job and its descendants (TERM, then KILL); its directory may be removed."""
-        options = {"grace": grace, "remove": remove, "timeout": 60 + grace}
-        self.host.call("stop", folder=self.directory, **options)
+        self.host.call("stop", folder=self.directory, grace=grace, remove=remove)
 
     def read(self, stream: str) -> str:
         """Return what the job has printed so far to ``stdout`` or ``stderr``."""
         return str(self.host.call("read", path=f"{self.directory}/{stream}"))
 
 
-def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
-    """End every process whose label starts with `prefix`; return a line about each."""
-    found = host.call("stop", prefix=prefix, grace=grace, timeout=60 + grace)
-    return [" ".join(map(str, row)) for row in found]
-
-
 class Settings(contextlib.AbstractContextManager["Settings"]):
     """Settings of a host that are restored when the context ends, or else by their `label`.
 
-    `notes` says which were not accepted, or not restored, which is a `RigError` in the end.
+    `notes` says which were not accepted; one that is not restored is a `RigError` in the end.
     """
 
     def __init__(self, host: Host, label: str, *, journal: str = agent.JOURNAL) -> None:
@@ -368,18 +335,14 @@ class Settings(contextlib.AbstractContextManager["Settings"]):
         self._own, self._hold = f"{label} {uuid4().hex}", Job(host, "")
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        failures = [one for one in self.restore() if re.search(": (conflict|failed), ", one)]
-        self.notes += failures
+        if self._hold.directory:
+            self._hold.stop(remove=True)
+        outcomes = self.host.call("restore", label=self._own, journal=self.journal)
+        failures = [one for one in outcomes if re.search(": (conflict|failed), ", one)]
         if failures and kind is None:
             what, where = f"{len(failures)} settings were not restored", f"host {self.host.name}"
             remedy = "set them by hand; `labkit clean` forgets one whose prior value is back"
             raise RigError(what, where=where, why="; ".join(failures), remedy=remedy)
-
-    def restore(self) -> list[str]:
-        """Undo the settings made here, the last one first; return the outcome of each."""
-        if self._hold.directory:
-            self._hold.stop(remove=True)
-        return list(self.host.call("restore", label=self._own, journal=self.journal))
 
     def set_files(self, values: Mapping[str, str | int]) -> bool:
         """Set files, or offloads such as ``"eth0 gro"``; return whether all have the value now."""

@@ -25,12 +25,11 @@ class Image:
 class Storage:
     """A place on a host where containers store ``/data``."""
 
-    #: One of ``labkit.placement.STORAGES``, the engine's storage driver, the kernel's name of the
-    #: file system of ``/data``, and the directory on the host with what is mounted.
+    #: One of ``labkit.placement.STORAGES``, the engine's storage driver, and the kernel's name of
+    #: the file system of ``/data``.
     name: str
     driver: str
     filesystem: str
-    directory: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Target:
     images: Mapping[str, Image] = field(default_factory=dict)
     storages: Mapping[str, Storage] = field(default_factory=dict)
     networks: Mapping[str, Network] = field(default_factory=dict)
-    #: A directory on a disk of the host, for the data of storages; and that of the placement.
+    #: A directory on a disk of the host with what storages mount; and that of the placement.
     disk: str = ""
     storage: Storage | None = None
     #: The number of the placement in its trial, from 0.

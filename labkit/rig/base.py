@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit import process
+from labkit.data import refuse_unknown
 from labkit.errors import Interrupted, RigError, RigInUse, UsageError, suggestion
 from labkit.hosts import Host
 from labkit.hosts.agent import BOOT_ID
@@ -117,8 +118,7 @@ class Rig:
             The rig is in use, or this machine cannot have it.
         """
         asked = Additions(**added)
-        for name in {*asked.peer} - {*folders()}:
-            raise UsageError(f"unknown image {name!r}", remedy=suggestion(name, folders()))
+        refuse_unknown("image", asked.peer, folders())
         name = "virtual" if str(spec) == "auto" else str(spec)
         opened = opener(name)
         try:

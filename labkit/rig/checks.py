@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,10 +78,9 @@ class Seen(NamedTuple):
 
 def programs(role: str) -> list[dict[str, str]]:
     """Return the rows of programs.txt for a host of a rig.toml, or with "" for this machine."""
-    keys = ("name", "package", "use", "roles", "purpose")
-    text = Path(__file__).with_name("programs.txt").read_text("utf-8")
-    lines = [line.split(":") for line in text.splitlines() if not line.startswith("#")]
-    rows = [dict(zip(keys, words, strict=True)) for words in lines]
+    lines = Path(__file__).with_name("programs.txt").read_text("utf-8").splitlines()
+    kept = (line for line in lines if not line.startswith("#"))
+    rows = csv.DictReader(kept, ("name", "package", "use", "roles", "purpose"), delimiter=":")
     return [p for p in rows if (role in p["roles"].split(",") if role else p["use"] != "test")]
 
 

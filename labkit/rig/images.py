@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
-from labkit.hosts import Host, LocalHost, script
+from labkit.hosts import Host, script
 from labkit.hosts.target import Image, Storage, Target
 from labkit.paths import project
 from labkit.placement import DRIVER, RELEASES, STORAGES, UNIONS
@@ -22,8 +22,6 @@ from labkit.process import announce
 from labkit.rig import netns
 
 BASE = "debian:bookworm-slim"
-#: The files of a layer: sizes in bytes by path below ``/data``, None for a directory.
-Layer = Mapping[str, int | None]
 # No file waits for the disk (force-unsafe-io): a crash loses only what is built again.
 _MAKE_BASE = """
 archive=$(mktemp --suffix=.tar)
@@ -52,12 +50,14 @@ _WHY = {
     "fuse-overlayfs": "fuse-overlayfs is not installed, or there is no /dev/fuse",
     "aufs": "the kernel has no aufs",
 }
-#: Removes what campaigns made for storages ($1), and logs of clients in unpacked images ($2). The
+#: Removes what campaigns made for storages ($1), logs of clients in unpacked images ($2), a folder
+#: of jobs ($3), and folders of idle states that were held, whose processes have been ended. The
 #: kernel's list of mounts is read, since looking at a union may hang.
 CLEAR = """
 awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
     while read -r mount; do umount --lazy "$mount"; done
-rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-*
+rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-* "$3" \
+    /var/lib/labkit/journal/hold-*
 """
 
 
@@ -86,7 +86,7 @@ def ensure_images() -> dict[str, Image]:
         announce("building images (the first time takes about a minute)")
         with netns.building_daemon() as socket:
             for folder in missing:
-                ensure_image(LocalHost(), socket, folder, str(netns.IMAGES), "/labkit")
+                ensure_image(Host(), socket, folder, str(netns.IMAGES), "/labkit")
     return {f.name: Image(**json.loads(record.read_text())) for f, record in records.items()}
 
 
@@ -118,7 +118,7 @@ def ensure_release(name: str) -> str:
     if not root.is_dir():
         announce(f"making Docker of {name} from Debian's packages")
         make = script(_MAKE_RELEASE, RELEASES[name], str(root))
-        made = LocalHost().run(*make, timeout=900, check=False)
+        made = Host().run(*make, timeout=900, check=False)
         made.check("install mmdebstrap, and see that Debian's packages can be reached")
     return str(re.findall('PRETTY_NAME="(.*)"', (root / "etc/os-release").read_text())[0])
 
@@ -137,7 +137,7 @@ def build(host: Host, socket: str, reference: str, folder: Path, *, parent: str)
         with tarfile.open(fileobj=context, mode="w") as archive:
             archive.add(folder, arcname=".", filter=_plain)
         context.flush()
-        _run_with(host, context.name, _BUILD, socket, *options)
+        run_with(host, context.name, _BUILD, socket, *options)
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -147,11 +147,14 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def _run_with(host: Host, path: str, text: str, *args: str) -> None:
+def run_with(host: Host, path: str, text: str, *args: str) -> None:
     """Run a script on a host with a copy of a file, whose path there is ``$1``."""
     remote = f"/var/tmp/labkit-{uuid4().hex}"
     try:
-        host.put(path, remote)
+        with Path(path).open("rb") as file:
+            while part := file.read(1 << 23):
+                data = part.decode("utf-8", "surrogateescape")
+                host.run(*script('cat >>"$1"', remote), input=data)
         host.run(*script(text, remote, *args), timeout=1800)
     finally:
         host.run("rm", "-f", "--", remote)
@@ -161,10 +164,10 @@ def send(source: str, host: Host, socket: str, references: Sequence[str]) -> Non
     """Send images from an engine of this machine to one of a host."""
     with tempfile.NamedTemporaryFile() as archive:
         save = ("docker", "--host", source, "save", "--output", archive.name, *references)
-        LocalHost().run(*save, timeout=1800)
+        Host().run(*save, timeout=1800)
         size = Path(archive.name).stat().st_size >> 20
         announce(f"{len(references)} images ({size} MiB) go to {host.name}")
-        _run_with(host, archive.name, 'docker --host "$2" load --input "$1"', socket)
+        run_with(host, archive.name, 'docker --host "$2" load --input "$1"', socket)
 
 
 @dataclass(frozen=True)
@@ -173,8 +176,9 @@ class LayeredImage:
 
     #: The image name in a workload.
     name: str
-    #: Lowest first; a file hides a file of the same path in a lower layer.
-    layers: tuple[Layer, ...]
+    #: Lowest first, with sizes in bytes by path below ``/data``, None for a directory; a file hides
+    #: a file of the same path in a lower layer.
+    layers: tuple[Mapping[str, int | None], ...]
 
 
 def tree(path: str, directories: int, files: int, size_b: int) -> dict[str, int | None]:
@@ -200,7 +204,7 @@ def tree(path: str, directories: int, files: int, size_b: int) -> dict[str, int 
     return dict.fromkeys(folders) | dict(zip(names, sizes, strict=True))
 
 
-def write_layer(layer: Layer, number: int, archive: Path) -> None:
+def write_layer(layer: Mapping[str, int | None], number: int, archive: Path) -> None:
     """Write a layer as a tar archive, the same on every machine; the number of the lowest is 1."""
     paths = [PurePosixPath("data", path) for path in layer]
     folders = {str(parent): None for path in paths for parent in path.parents[:-1]}
@@ -249,7 +253,7 @@ def with_storages(target: Target, layers: Sequence[LayeredImage]) -> tuple[Targe
         why = f"{disk} is on {other}, the engine's data on {own}: two disks, not two storages"
         reasons |= dict.fromkeys(("bind", *UNIONS), why)
     storages = {
-        name: Storage(name, driver, _FILESYSTEMS.get(name, own.split()[1]), disk)
+        name: Storage(name, driver, _FILESYSTEMS.get(name, own.split()[1]))
         for name in STORAGES
         if name not in reasons
     }

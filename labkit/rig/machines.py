@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import HostUnreachable, LabkitError, RigError
-from labkit.hosts import Host, SshHost, script, stop_labelled
+from labkit.hosts import Host, SshHost, script
 from labkit.hosts.target import Target
 from labkit.process import announce
 from labkit.rig import checks, images, netns, networks
@@ -39,9 +39,7 @@ def connected(file: RigFile) -> Iterator[dict[str, SshHost]]:
         yield hosts
 
 
-def each(
-    path: Path | str, do: Callable[[RigFile, str, SshHost], Any], *, at_once: bool = False
-) -> dict[str, Any]:
+def each(path: Path | str, do: Callable[..., Any], *, at_once: bool = False) -> dict[str, Any]:
     """Do something on all machines of a rig file; return results, or the error, by role."""
 
     def attempt(role: str) -> Any:
@@ -60,16 +58,15 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
     """Remove what campaigns left on a host, by their label; return what it was."""
     machine = file.machines[role]
     jobs, socket = f"{machine.scratch}/jobs", machine.socket
-    removed = [f"process {line}" for line in stop_labelled(host, "trial-")]
+    removed = [f"process {line}" for line in host.call("stop", prefix="trial-")]
     # Only settings of trials: others in the same journal belong to another rig.
     removed += [f"setting {outcome}" for outcome in host.call("restore", label="trial-")]
     if socket:
-        removed += [f"firewall rule {rule}" for rule in withdraw(host, "trial-")]
+        removed += [f"firewall rule {rule}" for rule in withdraw(host, "labkit=trial-")]
         removed += [f"container {one}" for one in networks.remove_containers(host, socket)]
         # After the containers, since an engine keeps a network that one of them is on.
         removed += networks.remove(Target(host, "", socket, directory=jobs))
-    host.run("rm", "-rf", "--", jobs)
-    places = (f"{machine.scratch}/storage", f"{machine.scratch}/images")
+    places = (f"{machine.scratch}/storage", f"{machine.scratch}/images", jobs)
     host.run(*script(images.CLEAR, *places), timeout=600)
     host.call("remove_group", group=GROUP)
     return removed
@@ -147,7 +144,7 @@ def _persistent(attempt: Callable[[], Any], patience: float) -> Any:
             time.sleep(_PAUSE)
 
 
-def _look_at(file: RigFile, hosts: Mapping[str, Host]) -> dict[str, Seen]:
+def _look_at(file: RigFile, hosts: Mapping[str, SshHost]) -> dict[str, Seen]:
     """Return how each host is; raise an error if one is not as its table says."""
     seen = {role: checks.look(file, role, host) for role, host in hosts.items()}
     found = [(role, one) for role in seen for one in checks.check(seen[role])]
@@ -157,7 +154,7 @@ def _look_at(file: RigFile, hosts: Mapping[str, Host]) -> dict[str, Seen]:
             booting = (seen[role].facts["volatile"]["uptime_s"] or _BOOTING) < _BOOTING
             what = f"host {role} is not as rig.toml says: {one.title}"
             kind = HostUnreachable if booting else RigError
-            raise kind(what, where=repr(hosts[role]), why=one.fault, remedy=one.remedy)
+            raise kind(what, where=hosts[role].where, why=one.fault, remedy=one.remedy)
     return seen
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import RigError, UsageError
-from labkit.hosts import Job, LocalHost, SshHost, script
+from labkit.hosts import Host, Job, SshHost, script
 from labkit.placement import RELEASES
 from labkit.rig import networks
 
@@ -19,12 +19,9 @@ SWITCH = PREFIX + "switch"
 #: The folder of what ends with the rig (keys, sockets, jobs), and those of what is kept: data of
 #: the first daemon, images, data of storages and other daemons, and root file systems of releases.
 DIRECTORY, KEEP = Path("/run/labkit/virtual"), Path("/var/lib/labkit")
-DATA_ROOT, IMAGES, STORAGES = KEEP / "docker", KEEP / "images", KEEP / "storage"
-ROOTS = KEEP / "releases"
+DATA_ROOT, IMAGES, STORAGES, ROOTS = map(KEEP.joinpath, ("docker", "images", "storage", "releases"))
 #: The mount points of the hosts' sysfs, each of which shows the interfaces of a namespace.
 SYSFS = DIRECTORY / "sys"
-#: Addresses of the daemons of the sut and of the peer.
-SOCKET, PEER_SOCKET = (f"unix://{DIRECTORY}/{name}.sock" for name in ("sut", "peer"))
 #: Labels of the hosts' SSH servers and the machine's settings, and of the daemons.
 LABEL, ENGINE = PREFIX + "rig", PREFIX + "engine"
 #: The range for benchmarking (RFC 2544), which all addresses of the lab are from.
@@ -96,11 +93,6 @@ def plug(role: str, index: int = 0) -> str:
     return f"{role[:8]}{index}"
 
 
-def existing() -> list[str]:
-    """Return the names of the lab's namespaces that exist on this machine."""
-    return sorted(path.name for path in Path("/run/netns").glob(f"{PREFIX}*"))
-
-
 def build(roles: Sequence[str], rate: int) -> None:
     """Create switch, hosts without default routes, links of a rate in bit/s, and keys of hosts."""
     text = f"route prepend {UNREACHABLE}\n"
@@ -124,7 +116,7 @@ def build(roles: Sequence[str], rate: int) -> None:
                 text += f"netns exec {host} tc qdisc add dev {own} root {bucket}\n"
                 text += f"netns exec {SWITCH} tc qdisc add dev {end} root {bucket}\n"
     # With the label, so that it ends with a process that is killed meanwhile.
-    local, env = LocalHost(), {"LABKIT_LABEL": LABEL}
+    local, env = Host(), {"LABKIT_LABEL": LABEL}
     local.run("ip", "-batch", "-", input=text, env=env)
     for role in roles:
         (SYSFS / role).mkdir(parents=True, exist_ok=True)
@@ -157,10 +149,10 @@ def mirrored(roles: Sequence[str]) -> Iterator[None]:
     off = "".join(f"qdisc del dev {end} clsact\n" for end in plugs)
     tc = ("nsenter", f"--net={namespace('switch')}", "tc", "-force", "-batch", "-")
     try:
-        LocalHost().run(*tc, input=on)
+        Host().run(*tc, input=on)
         yield
     finally:
-        LocalHost().run(*tc, input=off, check=False)
+        Host().run(*tc, input=off, check=False)
 
 
 def inside(role: str) -> list[str]:
@@ -181,7 +173,7 @@ def connect(role: str) -> SshHost:
     # to 0.1 s per command and may print.
     argv += ["-oSetEnv=SHLVL=1"]
     folder, ready = str(DIRECTORY / "sshd" / role), "Server listening"
-    job = Job.start(LocalHost(), argv, directory=folder, label=LABEL, until=ready)
+    job = Job.start(Host(), argv, directory=folder, label=LABEL, until=ready)
     if ready not in (why := job.read("stderr")):
         what, remedy = "the SSH server of a host does not listen", "labkit clean, then try again"
         raise RigError(what, where=f"host {role}", why=why[-800:], remedy=remedy)
@@ -201,12 +193,12 @@ def building_daemon() -> Iterator[str]:
         start_daemon("build")
         yield socket_of("build")
     finally:
-        Job(LocalHost(), f"{DIRECTORY}/build-daemon").stop(grace=10.0)
+        Job(Host(), f"{DIRECTORY}/build-daemon").stop(grace=10.0)
 
 
 def start_daemon(name: str) -> None:
     """Start a Docker daemon, of the role of a host or to build images; it answers then."""
-    local, data_root = LocalHost(), DATA_ROOT if name in ("sut", "build") else STORAGES / name
+    local, data_root = Host(), DATA_ROOT if name in ("sut", "build") else STORAGES / name
     enter = inside(name) if name in PORTS else []
     if name in RELEASES:
         enter += ["unshare", "--mount", "--propagation=private", *script(_ENTER, str(ROOTS / name))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
@@ -11,9 +9,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from labkit.errors import RigError
-from labkit.hosts import Host, Job, script, stop_labelled
+from labkit.hosts import Host, Job, script
 from labkit.hosts.target import Network, Target
 from labkit.placement import RELEASES
+from labkit.runtimes.jobs import withdraw
 
 #: Label of the networks on an engine and of the routers of Weave Net, and the bridge with a port.
 LABEL, ROUTER, BRIDGE = "labkit=network", "labkit-weave", "labbr0"
@@ -23,8 +22,8 @@ APART = 96
 ROUTER_STATUS, PLUGINS = "127.0.0.1:6784", "/run/docker/plugins"
 #: An option of Docker's own kind of network.
 _OPTION = "--opt=com.docker.network.bridge."
-#: The Swarm's own networks.
-_POOL = ("--default-addr-pool", "198.19.64.0/18", "--default-addr-pool-mask-length", "24")
+#: Tables with rules of networks.
+_TABLES = ("filter", "nat", "mangle")
 
 #: Names on a host of the networks that studies ask for; those of Weave Net are its own.
 NAMES: dict[str, dict[str, Any]] = {
@@ -120,7 +119,8 @@ def _overlay(engines: Sequence[Target], network: Network) -> None:
         _docker(target, *create, f"{_OPTION}name={SWARM_BRIDGE}", SWARM_BRIDGE)
         address = ("--advertise-addr", target.address)
         if target is sut:
-            _docker(sut, "swarm", "init", *address, *_POOL)
+            pool = ("--default-addr-pool=198.19.64.0/18", "--default-addr-pool-mask-length=24")
+            _docker(sut, "swarm", "init", *address, *pool)
         else:
             token = _docker(sut, "swarm", "join-token", "--quiet", "worker")
             _docker(target, "swarm", "join", *address, "--token", token, f"{sut.address}:2377")
@@ -181,24 +181,14 @@ def remove(target: Target) -> list[str]:
     # A host is asked for rules only where a device shows that there are some, since asking may
     # load a table.
     if host.run("ip", "link", "show", nat, check=False).status == 0:
-        _drop_rules(host, f"[io] {nat} ")
+        withdraw(host, f"[io] {nat} ", _TABLES)
         host.run("ip", "link", "del", nat)
         removed.append("nat")
     folder, plugin = _weave_paths(target)
     if host.run("test", "-d", folder, check=False).status == 0:
-        stop_labelled(host, ROUTER, grace=5.0)
+        host.call("stop", prefix=ROUTER, grace=5.0)
         for device in ("vethwe-bridge", "vethwe-datapath", "weave", "vxlan-6784", "datapath"):
             host.run("ip", "link", "del", device, check=False)
-        _drop_rules(host, "WEAVE|Weave Net|-[io] weave ")
+        withdraw(host, "WEAVE|Weave Net|-[io] weave ", _TABLES)
         host.run("rm", "-rf", "--", folder, plugin)
     return [f"network {name.removeprefix('labkit-')}" for name in removed]
-
-
-def _drop_rules(host: Host, pattern: str) -> None:
-    """Delete the firewall rules (-A) that match a pattern, and after them the chains (-N)."""
-    for table in ("filter", "nat", "mangle"):
-        iptables = ("iptables", "-w", "-t", table)
-        for line in sorted(host.run(*iptables, "-S").stdout.splitlines()):
-            if re.search(pattern, line):
-                option, *words = shlex.split(line)
-                host.run(*iptables, {"-A": "-D", "-N": "-X"}[option], *words)

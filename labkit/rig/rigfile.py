@@ -117,9 +117,8 @@ class RigFile(_Table):
     @property
     def networks(self) -> dict[str, Network]:
         """The networks between containers by name."""
-        sut, found = self.hosts.sut, dict[str, Network]()
-        for name, first in self.first.items():
-            found[name] = named(name, first)
+        sut = self.hosts.sut
+        found: dict[str, Network] = {name: named(name, one) for name, one in self.first.items()}
         if sut.bridge_port and sut.bridge_address:
             found["bridge"] = named("bridge", sut.bridge_address, port=sut.bridge_port)
         return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -15,8 +14,8 @@ from typing import Any
 import psutil
 
 from labkit.errors import RigError
-from labkit.hosts import Host, LocalHost, Result, Settings, script, stop_labelled
-from labkit.hosts.agent import CPUS, JOURNAL
+from labkit.hosts import Host, Result, Settings, script
+from labkit.hosts.agent import CPUS
 from labkit.hosts.target import Image, Target
 from labkit.placement import RELEASES, format_cpus, parse_cpus
 from labkit.process import announce
@@ -29,23 +28,24 @@ _ENGINES = ("sut", "peer", *RELEASES)
 _UNHOOK = "[ ! -d /proc/sys/net/bridge ] || echo 0 | tee /proc/sys/net/bridge/bridge-nf-call-*"
 #: Where daemons of the rig mount something.
 _MOUNTS = tuple(f"{p}/" for p in (netns.DIRECTORY, netns.DATA_ROOT, netns.IMAGES, netns.STORAGES))
-# Until namespaces have no process: one that is killed may leave children.
+# Until namespaces have no process: one that is killed may leave children. Then they are deleted.
 _KILL = """
 while pids=$(for name; do ip netns pids "$name"; done); [ "$pids" ]; do
     kill -KILL $pids || true; sleep 0.02
 done
+for name; do ip netns del "$name"; done
 """
 
 
 def check_machine() -> list[Check]:
     """Return the results of all checks of this machine, which the virtual rig is made of."""
     # Root in a container may lack the right to. A named namespace is a mount, hence both options.
-    result = LocalHost().run("unshare", "--net", "--mount", "true", check=False)
+    result = Host().run("unshare", "--net", "--mount", "true", check=False)
     able, why = result.status == 0, result.stderr.strip()[-200:]
     fault = f"user {os.geteuid()} has no right to make network namespaces ({why})"
     remedy = "run as root, in a container with --privileged"
     rig = Check("virtual rig", "can be made" if able else "no", able, fault, remedy, True)
-    return [rig, *checks.check(checks.look(None, "", LocalHost()))]
+    return [rig, *checks.check(checks.look(None, "", Host()))]
 
 
 def check(spec: str) -> None:
@@ -69,7 +69,7 @@ def opened(spec: str, added: Additions) -> Iterator[Rig]:
             path = Path("/proc/sys/kernel/keys", name)
             # An engine raises it and does not restore it.
             if path.exists() and int(path.read_text()) < value:
-                Settings(LocalHost(), netns.LABEL).set_files({str(path): value})
+                Settings(Host(), netns.LABEL).set_files({str(path): value})
         built = images.ensure_images()
         for name in added.releases:
             images.ensure_release(name)
@@ -83,7 +83,7 @@ def opened(spec: str, added: Additions) -> Iterator[Rig]:
             list(started)  # raises the error of one that did not
         rig = _rig(spec, hosts, built, added)
         # An engine may have loaded hooks by which frames of the switch pass a firewall.
-        LocalHost().run("nsenter", f"--net={netns.namespace('switch')}", *script(_UNHOOK))
+        Host().run("nsenter", f"--net={netns.namespace('switch')}", *script(_UNHOOK))
         yield rig
 
 
@@ -105,7 +105,7 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
         if role in ("peer", *RELEASES) and any(
             images.digest_of(host, socket, one.reference) != one.digest for one in own
         ):
-            images.send(netns.SOCKET, LocalHost(), socket, [one.reference for one in own])
+            images.send(netns.socket_of("sut"), Host(), socket, [one.reference for one in own])
         targets[role] = Target(
             host,
             netns.address(role),
@@ -174,7 +174,7 @@ class DryHost(Host):
 
     def run(self, *argv: str, **options: Any) -> Result:
         """Return a success; a plan reads only the known controls of TCP congestion."""
-        return Result(argv, self.name, 0, "reno cubic", "", 0.0)
+        return Result(argv, self.name, 0, "reno cubic", "")
 
     def call(self, function: str, **arguments: Any) -> Any:
         """Return the recorded facts, or that a device has one queue and its offloads."""
@@ -202,24 +202,24 @@ def recorded(spec: str, added: Additions) -> Iterator[Rig]:
 
 def clean() -> list[str]:
     """Remove all of labkit's but images, under the machine's lock; return most of what it was."""
-    local = LocalHost()
+    local = Host()
     groups = Path("/sys/fs/cgroup")  # of version 2, or with the hierarchies of version 1
     removed = [f"control groups {at}" for way in ("labkit", "*/labkit") for at in groups.glob(way)]
     # First what is in containers: an engine would wait for them as it ends.
     local.call("remove_group", group="/labkit")
     # An engine ends its own; an SSH server loses its label, and is found in its namespace.
     for label, grace in (("trial-", 2.0), (netns.ENGINE, 10.0), (netns.PREFIX, 0.0)):
-        removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
+        removed += [f"process {line}" for line in local.call("stop", prefix=label, grace=grace)]
     # A process that waits for a disk or a mount cannot be killed.
-    local.run(*script(_KILL, *netns.existing()), timeout=10)
+    names = sorted(path.name for path in Path("/run/netns").glob(f"{netns.PREFIX}*"))
+    local.run(*script(_KILL, *names), timeout=10)
+    removed += [f"network namespace {name}" for name in names]
     points = [partition.mountpoint for partition in psutil.disk_partitions(all=True)]
     left = [point for point in points if f"{point}/".startswith(_MOUNTS)]
     for point in sorted(left, reverse=True):  # what a killed daemon left, the deepest first
         local.run("umount", "--lazy", point)
-    local.run(*script(images.CLEAR, str(netns.STORAGES), str(netns.IMAGES)), timeout=600)
-    for name in netns.existing():
-        local.run("ip", "netns", "del", name)
-        removed.append(f"network namespace {name}")
+    places = map(str, (netns.STORAGES, netns.IMAGES, netns.DIRECTORY))
+    local.run(*script(images.CLEAR, *places), timeout=600)
     # An engine may have started one more container before it ended.
     local.call("remove_group", group="/labkit")
     local.run("ip", "route", "del", *netns.UNREACHABLE.split(), check=False)
@@ -229,8 +229,4 @@ def clean() -> list[str]:
     outcomes = local.call("restore", label="trial-", gone=True)
     outcomes += local.call("restore", label=netns.LABEL)
     removed += [f"setting {outcome}" for outcome in outcomes]
-    for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
-        shutil.rmtree(folder, ignore_errors=True)
-    if netns.DIRECTORY.exists():
-        shutil.rmtree(netns.DIRECTORY)
     return removed

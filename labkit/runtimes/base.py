@@ -15,8 +15,6 @@ from labkit.placement import Limits, Placement, Workload, bare, format_cpus, par
 Facts = Mapping[str, str | tuple[str, ...]]
 #: Facts that count what a window may add.
 COUNTED = "flows "
-#: Seconds within which a workload's own process must serve.
-PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -204,12 +202,6 @@ def differences(expected: Facts, observed: Mapping[str, str]) -> list[str]:
     return found
 
 
-def check_unchanged(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise `ManipulationError` if a placement, by its name, is not as it was observed before."""
-    lasting = {key: text for key, text in before.items() if not key.startswith(COUNTED)}
-    raise_different(f"{name} did not stay as it was in the window", differences(lasting, after))
-
-
 def check_translated(
     before: Mapping[str, str], after: Mapping[str, str], protocols: Iterable[str]
 ) -> None:
@@ -226,20 +218,18 @@ def check_translated(
     raise_different("the load did not pass the address translation", found)
 
 
-def raise_different(problem: str, found: list[str], why: str = "", **details: Any) -> None:
+def raise_different(problem: str, found: list[str], **details: Any) -> None:
     """Raise `ManipulationError` with what was found, if anything; `details` are its evidence."""
     if found:
         more = [f"and {len(found) - 4} more"] if len(found) > 4 else []
         what = f"{problem}: {'; '.join([*found[:4], *more])}"
         remedy = "the trial is discarded; leave the rig alone while it measures"
         evidence = {"problems": found, **details}
-        raise ManipulationError(what, why=why, remedy=remedy, evidence=evidence)
+        raise ManipulationError(what, remedy=remedy, evidence=evidence)
 
 
 @contextmanager
-def placed(
-    engine: Engine, instance: Instance, logs: dict[str, str], name: str = "server"
-) -> Iterator[Server]:
+def placed(engine: Engine, instance: Instance, logs: dict[str, str], name: str) -> Iterator[Server]:
     """Run a workload in its placement, verified, in a ``with`` block; its log is in `logs` then."""
     target, placement, workload = instance.target, instance.placement, instance.workload
 
@@ -262,7 +252,7 @@ def placed(
             "router": network.router if network else "",
         }
         options: dict[str, Any] = {"argv": workload.argv, "priority": placement.limits.fifo or 0}
-        ready = target.host.call("observe_ready", reading=reading, seconds=PATIENCE, **options)
+        ready = target.host.call("observe_ready", reading=reading, **options)
         if why := ready["why"][-800:]:
             where = f"host {target.host.name}, process {reading['pid'] or 'unknown'}"
             raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)

@@ -15,8 +15,6 @@ _CHURN = """while began=$(date +%s%N); do
     [ "$(docker wait "$1")" = 0 ] || docker logs --tail 1 "$1" >&2 || true
     docker rm --force --volumes "$1" >/dev/null 2>&1 || true
 done"""
-
-
 # One command, as each takes time.
 _STOP = """log=$(docker logs "$1" 2>&1) && printf %s "$log"
 docker rm --force --volumes "$1" >/dev/null
@@ -28,16 +26,15 @@ class Docker(Engine):
 
     def start(self, instance: Instance) -> tuple[int, str]:
         target, name = instance.target, PREFIX + instance.label
-        options = self.options(instance)
-        done = _docker(target, "run", "--detach", "--pull", "never", "--name", name, *options)
+        run = ("docker", "run", "--detach", "--pull", "never", "--name", name)
+        done = _run(target, *run, *self.options(instance))
         if done.status != 0:
             raise instance.failed(done.stderr)
         return 0, done.stdout.strip()
 
     def stop(self, instance: Instance) -> str:
         host, name = instance.target.host, PREFIX + instance.label
-        env = {"DOCKER_HOST": str(instance.target.engine)}
-        done = host.run(*script(_STOP, name), env=env, check=False)
+        done = _run(instance.target, *script(_STOP, name))
         log = done.stdout
         if (union := data_source(instance)).endswith("/union"):
             # A process that waits for a hanging union can be killed only after its unmount.
@@ -45,7 +42,7 @@ class Docker(Engine):
                 host.run("umount", "--lazy", union, check=False)
             host.run("rm", "-rf", "--one-file-system", "--", union.removesuffix("/union"))
         if done.status != 0 and "No such container" not in done.stderr:
-            done = _docker(instance.target, "rm", "--force", "--volumes", name)
+            done = _run(instance.target, "docker", "rm", "--force", "--volumes", name)
         if "No such container" not in done.stderr:
             done.check("is the engine still running? labkit clean removes what is left")
         return log
@@ -105,20 +102,20 @@ def churning(instance: Instance) -> list[str]:
     return ["env", f"DOCKER_HOST={instance.target.engine}", *argv]
 
 
-def _docker(target: Target, *argv: str, timeout: float = 60.0) -> Result:
-    """Run a command of the target's engine; its failure is in the result."""
+def _run(target: Target, *argv: str, timeout: float = 60.0) -> Result:
+    """Run a command that asks the target's engine; its failure is in the result."""
     env = {"DOCKER_HOST": str(target.engine)}
-    return target.host.run("docker", *argv, env=env, check=False, timeout=timeout)
+    return target.host.run(*argv, env=env, check=False, timeout=timeout)
 
 
 def data_source(instance: Instance) -> str:
     """Return what is mounted, or the engine's folder of it; "" for the container's own layer."""
-    storage = instance.target.storage
+    storage, disk = instance.target.storage, instance.target.disk
     if storage is None or storage.name == storage.driver:
         return ""
     name = f"{instance.image.name}-{instance.image.digest.rpartition(':')[2][:12]}"
-    sources = {"bind": f"{storage.directory}/bind/{name}", "volume": "volumes"}
-    return sources.get(storage.name, f"{storage.directory}/unions/{instance.label}/union")
+    sources = {"bind": f"{disk}/bind/{name}", "volume": "volumes"}
+    return sources.get(storage.name, f"{disk}/unions/{instance.label}/union")
 
 
 def data_options(instance: Instance) -> list[str]:
@@ -130,12 +127,12 @@ def data_options(instance: Instance) -> list[str]:
         _mount_union(instance, source)
     elif run("test", "-d", source, check=False).status != 0:
         made = f"{source}.new"  # it gets its name last, when the copy is complete
-        create = ("create", "--label", "labkit=storage", instance.image.reference, "true")
-        container = _docker(target, *create).check().stdout.strip()
+        create = ("docker", "create", "--label", "labkit=storage", instance.image.reference, "true")
+        container = _run(target, *create).check().stdout.strip()
         run("rm", "-rf", "--", made)
         run("mkdir", "-p", made)
-        _docker(target, "cp", "--archive", f"{container}:/data/.", made, timeout=600).check()
-        _docker(target, "rm", container).check()
+        _run(target, "docker", "cp", "--archive", f"{container}:/data/.", made, timeout=600).check()
+        _run(target, "docker", "rm", container).check()
         run("mv", made, source)
     return ["--mount", f"type=bind,src={source},dst=/data"]
 
@@ -144,8 +141,8 @@ def _mount_union(instance: Instance, union: str) -> None:
     """Mount /data of the layers that the engine's driver keeps, the uppermost first, read-only."""
     target, run = instance.target, instance.target.host.run
     keys = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
-    inspect = ("image", "inspect", "--format", keys, instance.image.reference)
-    kept = _docker(target, *inspect).check().stdout
+    inspect = ("docker", "image", "inspect", "--format", keys, instance.image.reference)
+    kept = _run(target, *inspect).check().stdout
     layers = [one for one in kept.strip().split(":") if one.startswith("/")]
     named = ("-maxdepth", "1", "-type", "d", "-name", "data")
     lower = run("find", *layers, *named).stdout.splitlines()

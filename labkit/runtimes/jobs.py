@@ -1,5 +1,6 @@
 """Placements that are detached jobs: processes, and containers whose engine has no daemon."""
 
+import re
 import shlex
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -19,14 +20,16 @@ exec "$@"
 """
 
 
-def withdraw(host: Host, label: str, *, exact: bool = False) -> list[str]:
-    """Remove the rules that publish ports of labels that begin so, or are so; return the rules."""
-    mark, removed = f"labkit={label}", list[str]()
-    for line in host.run(*_NAT, "-S", "PREROUTING").stdout.splitlines():
-        rule = shlex.split(line)[1:]
-        if mark in (rule if exact else line):
-            host.run(*_NAT, "-D", *rule)
-            removed.append(" ".join(rule))
+def withdraw(host: Host, pattern: str, tables: Sequence[str] = ("nat",)) -> list[str]:
+    """Delete the firewall rules (-A) that match a pattern, then the chains (-N); return them."""
+    removed = list[str]()
+    for table in tables:
+        iptables = ("iptables", "-w", "-t", table)
+        for line in sorted(host.run(*iptables, "-S").stdout.splitlines()):
+            if re.search(pattern, line):
+                option, *words = shlex.split(line)
+                host.run(*iptables, {"-A": "-D", "-N": "-X"}[option], *words)
+                removed.append(" ".join(words))
     return removed
 
 
@@ -69,7 +72,7 @@ class Jobs(Engine):
     def stop(self, instance: Instance) -> str:
         host = instance.target.host
         if instance.placement.network == "nat":
-            withdraw(host, instance.label, exact=True)
+            withdraw(host, rf"labkit={instance.label}(?![\w-])")
         groups = [instance.group, f"{instance.group}-monitor"]
         return str(host.call("stop_placement", folder=instance.folder, groups=groups))
 

@@ -10,30 +10,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from labkit.data import refuse_unknown
 from labkit.errors import ToolOutput
-from labkit.hosts import Host
 from labkit.placement import Placement, Workload, waiting
 from labkit.tools import iperf3, memcached, nginx, pgbench
-from labkit.tools.base import Client, Measurement, first_built, flag, one_of
+from labkit.tools.base import Client, Measurement, first_built, flag
 from labkit.tools.ping_pong import sockperf
 
 __all__ = ["APPLICATIONS", "Client", "Measurement", "ToolOutput", "families", "measure_in_turn"]
 __all__ += ["sockperf", "waiting", "with_tools"]
 Loads = Mapping[str, Mapping[str, Any]]
-#: Modules with `SERVER`, `LOADS` (probe and client of each tool, the default first), and
+#: Modules with `SERVER`, `LOADS` (the client of each tool, the default first), and
 #: `APPLICATIONS` (options of the load by name).
 FAMILIES = {"iperf3": iperf3, "memcached": memcached, "nginx": nginx, "postgresql": pgbench}
 
 
 @dataclass(frozen=True)
 class Application:
-    """A server that a family shares, and the load on it, with its tool and probe."""
+    """A server that a family shares, and the load on it, by its tool."""
 
     name: str
     family: str
     tool: str
     server: Workload
-    probe: Callable[[Host], str]
     load: Callable[..., Client]
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
@@ -52,16 +51,14 @@ class Application:
 
 def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     """Return every application by its name, with other tools: ``{"nginx": "wrk2 or h2load"}``."""
-    for family in tools:
-        one_of("family", family, FAMILIES)
+    refuse_unknown("family", tools, FAMILIES)
     found = {}
     for family, module in FAMILIES.items():
         tool = first_built(tools.get(family, next(iter(module.LOADS))), module.LOADS)
         label = f"the load on {family}" if tool == "labkit" else tool
-        probe, load = module.LOADS[tool]
         for name, options in module.APPLICATIONS.items():
-            client = partial(load, **options)
-            found[name] = Application(name, family, label, module.SERVER, probe, client)
+            load = partial(module.LOADS[tool], **options)
+            found[name] = Application(name, family, label, module.SERVER, load)
     return found
 
 

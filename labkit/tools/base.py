@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit import errors
-from labkit.errors import LabkitError, ToolOutput, UsageError, suggestion
+from labkit.data import refuse_unknown
+from labkit.errors import UNPACKAGED, LabkitError, ToolOutput
 from labkit.hosts import Host
 from labkit.paths import project
 from labkit.process import announce
@@ -22,7 +22,7 @@ Column = NDArray[np.int64]
 #: Debian's interpreter, which runs ``labkit/tools/programs`` in every image.
 PYTHON = "/usr/bin/python3"
 #: Tools that no distribution packages: images get what is in ``containers/apps/local``.
-UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
+LOCAL = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 #: A line in which a tool says that its run is not to be used.
 _FAILURE = re.compile(
@@ -87,7 +87,7 @@ def python(program: str, action: str, **options: object) -> tuple[str, ...]:
 def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]:
     """Return a function that reads a tool's version on a host: the first group of a pattern."""
     package = package or argv[0]
-    remedy = errors.UNPACKAGED if package in UNPACKAGED else f"apt-get install {package}"
+    remedy = UNPACKAGED if package in LOCAL else f"apt-get install {package}"
 
     def probe(host: Host) -> str:
         result = host.run(*argv, check=False)
@@ -103,24 +103,17 @@ def prober(pattern: str, *argv: str, package: str = "") -> Callable[[Host], str]
 
 def is_built(tool: str) -> bool:
     """Tell whether images have a tool: it is packaged, or in ``containers/apps/local``."""
-    return tool not in UNPACKAGED or os.access(project("containers/apps/local") / tool, os.X_OK)
+    return tool not in LOCAL or os.access(project("containers/apps/local") / tool, os.X_OK)
 
 
 def first_built(text: str, known: Collection[str]) -> str:
     """Return the first of tools such as ``"wrk2 or h2load"`` that images have, or the last."""
     first, *_ = names = text.split(" or ")
-    for name in names:
-        one_of("tool", name, known)
+    refuse_unknown("tool", names, known)
     chosen = next(filter(is_built, names), names[-1])
     if chosen != first:
         announce(f"{first} is not in containers/apps/local: {chosen} takes its place")
     return chosen
-
-
-def one_of(what: str, value: object, known: Collection[str]) -> None:
-    """Raise `UsageError` with the nearest name unless the value is a known one."""
-    if value not in known:
-        raise UsageError(f"unknown {what} {value!r}", remedy=suggestion(value, known))
 
 
 @contextmanager
@@ -197,9 +190,9 @@ def paused(times: Column) -> tuple[str, ...]:
     return (f"pause of {length:.2f} s, {after:.2f} s after the first message: was an end stopped?",)
 
 
-def check_duration(lasted: float, requested: float | None) -> None:
+def check_duration(lasted: float, requested: float) -> None:
     """Raise `ValueError` unless a run lasted about as long as was requested (s)."""
-    if requested and abs(lasted - requested) > 0.1 * requested + 0.5:
+    if abs(lasted - requested) > 0.1 * requested + 0.5:
         raise ValueError(f"it ran for {lasted:g} s instead of {requested:g}: was the clock set?")
 
 

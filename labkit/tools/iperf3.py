@@ -3,15 +3,13 @@
 import math
 
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, json_in, prober, reading
+from labkit.tools.base import Client, Measurement, json_in, reading
 
 PORT = 5201
 #: By how much the counts of both ends may differ: a part is on its way at the end.
 _UNDER_WAY = 0.03
 #: Both ends report by TCP, so that its port must be published for both protocols.
 SERVER = Workload(tuple(f"iperf3 --server -4 --port {PORT}".split()), PORT, ("tcp", "udp"), "apps")
-
-probe = prober(r"iperf (\d\S*)", "iperf3", "--version")
 
 
 def load(address: str, *, protocol: str, seconds: int, mbit_per_s: float = 0.0) -> Client:
@@ -52,5 +50,5 @@ def parse(stdout: str, log: str = "") -> Measurement:
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)))
 
 
-LOADS = {"iperf3": (probe, load)}
+LOADS = {"iperf3": load}
 APPLICATIONS = {"iperf3 tcp": {"protocol": "tcp"}, "iperf3 udp": {"protocol": "udp"}}

@@ -6,7 +6,6 @@ paper's memtier_benchmark into steps of 8 us below 2 ms.
 
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 from labkit.placement import Workload
 from labkit.tools import base
@@ -23,28 +22,18 @@ SERVER = Workload(tuple(_COMMAND.split()), PORT, ("tcp",), "apps")
 #: The percentiles of memtier_benchmark, in the names of its file.
 _QUANTILES = {"median": "p50.00", "p99": "p99.00", "p999": "p99.90"}
 
-probe = base.prober(r"memcached (\S+)", "memcached", "-V")
-_MEMTIER = r"memtier_benchmark (\S+(?: sha=\w+)?)"
-probe_memtier = base.prober(_MEMTIER, "memtier_benchmark", "--version")
 
+def load(
+    address: str, *, protocol: str, seconds: float, threads: int, connections: int, **mix: int
+) -> Client:
+    """Return labkit's own load, of a protocol ("text" or "binary"), in one process.
 
-class Mix(NamedTuple):
-    """Options of both loads; labkit's own has the connections of all threads in one process."""
-
-    threads: int = 4
-    connections: int = 50  # of a thread
-    sets: int = 1  # so many SETs and GETs take turns
-    gets: int = 10
-    keys: int = 10_000  # stored first: else GETs would find more of them over a faster network
-
-
-def load(address: str, *, protocol: str, seconds: float, **options: int) -> Client:
-    """Return labkit's own load, of a protocol ("text" or "binary") and the options of `Mix`."""
-    mix = Mix(**options)
+    So many `sets` and `gets` take turns on each connection of `threads`; the `keys` are stored
+    first, as else GETs would find more of them over a faster network.
+    """
     given = {"address": address, "port": PORT, "seconds": seconds, "warmup": WARMUP}
-    given |= {"connections": mix.threads * mix.connections, "size": SIZE, "keys": mix.keys}
-    given |= {"protocol": protocol, "sets": mix.sets, "gets": mix.gets}
-    expected = WARMUP + seconds + mix.keys * 100e-6 + 3.0
+    given |= {"connections": threads * connections, "size": SIZE, "protocol": protocol, **mix}
+    expected = WARMUP + seconds + mix["keys"] * 100e-6 + 3.0
     argv = base.python("memcached_load", "main", **given)
     return Client(argv, address, expected, parse, samples_in_stdout=True)
 
@@ -68,24 +57,24 @@ def parse(stdout: str, log: str = "") -> Measurement:
     return Measurement({name: one[::every] for name, one in samples.items()}, metrics, messages)
 
 
-def memtier(address: str, *, protocol: str, seconds: int, **options: int) -> Client:
-    """Return memtier_benchmark, with the options of `Mix`; a run of its own stores the keys."""
-    mix = Mix(**options)
+def memtier(
+    address: str, *, protocol: str, seconds: int, threads: int, connections: int, sets: int,
+    gets: int, keys: int,
+) -> Client:  # fmt: skip
+    """Return memtier_benchmark, with the options of `load`; a run of its own stores the keys."""
     server = f"memtier_benchmark -s {address} -p {PORT} -P memcache_{protocol} -d {SIZE}"
-    server += f" --key-maximum={mix.keys} --hide-histogram"
+    server += f" --key-maximum={keys} --hide-histogram"
     store = f"{server} -t 1 -c 8 --ratio=1:0 --key-pattern=P:P -n allkeys"
-    argv = f"{server} -t {mix.threads} -c {mix.connections} --ratio={mix.sets}:{mix.gets}"
+    argv = f"{server} -t {threads} -c {connections} --ratio={sets}:{gets}"
     argv += f" --test-time={seconds} --json-out-file=memtier.json"
-    reader = partial(parse_memtier, stored=mix.keys, seconds=seconds)
+    reader = partial(parse_memtier, stored=keys, seconds=seconds)
     client = Client(tuple(argv.split()), address, seconds + 6.0, reader, samples_in_stdout=True)
     # Its process mostly sleeps for another second after the last answer. Starting takes some 0.2 s
     # of CPU time, so that the share of a short run may be above 1.
-    return once(client, first=store.split(), threads=mix.threads, busy=seconds)
+    return once(client, first=store.split(), threads=threads, busy=seconds)
 
 
-def parse_memtier(
-    stdout: str, log: str, *, stored: int = 0, seconds: float | None = None
-) -> Measurement:
+def parse_memtier(stdout: str, log: str, *, stored: int, seconds: float) -> Measurement:
     """Read the JSON file, which does not count the requests that `stored` the keys."""
     with base.reading("memtier_benchmark", stdout, log, needs="memtier_benchmark 1.4"):
         if "\nALL STATS\n" not in stdout or not log.strip():
@@ -119,5 +108,6 @@ def parse_memtier(
     return Measurement({}, {n: float(x) for n, x in metrics.items()}, total + stored, flags)
 
 
-LOADS = {"labkit": (probe, load), "memtier_benchmark": (probe_memtier, memtier)}
-APPLICATIONS = {f"memcached {one}": {"protocol": one} for one in ("text", "binary")}
+LOADS = {"labkit": load, "memtier_benchmark": memtier}
+_OPTIONS = {"threads": 4, "connections": 50, "sets": 1, "gets": 10, "keys": 10_000}
+APPLICATIONS = {f"memcached {one}": {"protocol": one, **_OPTIONS} for one in ("text", "binary")}

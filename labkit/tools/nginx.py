@@ -35,8 +35,7 @@ _LINE = r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$"
 _ENDS = r"^#\[Mean += +(\S+),.*\n#\[Max += +(\S+), Total count += +(\d+)\]$"
 _TOTAL = r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$"
 _RATE = r"^Requests/sec: +(\d+\.\d+)$"
-_OTHER = r"Non-2xx or 3xx responses: (\d+)"
-_ERRORS = r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)"
+_ERRORS = r"Socket errors: (connect \d+, read \d+, write \d+, timeout \d+)"
 _START = r"""
 [ "$PWD" != / ] || cd /run
 for size in 1k 1m; do head -c $size /dev/zero | tr '\0' x >$size.html; done
@@ -57,9 +56,6 @@ http {{
 """
 _IN_FRONT = "daemon off; pid nginx.pid; user www-data; worker_processes 1;"
 SERVER = Workload(tuple(script(_START, _CONFIG, _IN_FRONT)), PORT, ("tcp",), "apps")
-
-probe_h2load = base.prober(r"nghttp2/(\S+)", "h2load", "--version", package="nghttp2-client")
-probe_wrk2 = base.prober(r"wrk (\S+)[^\n]*\n(?s:.*)--rate", "wrk2", "-v")
 
 
 def h2load(address: str, *, file: str, seconds: float, rate: int, connections: int) -> Client:
@@ -142,12 +138,9 @@ def parse_wrk2(
     stdout: str, log: str = "", *, rate: float, seconds: float, connections: int = 100
 ) -> Measurement:
     """Read the rate and the histogram, which is exact where it has a quantile's level."""
-
-    def found(pattern: str) -> list[tuple[str, ...]]:
-        return [match.groups() for match in re.finditer(pattern, stdout, re.MULTILINE)]
-
+    found = partial(re.findall, string=stdout, flags=re.MULTILINE)
     with base.reading("wrk2", stdout):
-        ((mean, longest, count),), ((achieved,),) = found(_ENDS), found(_RATE)
+        ((mean, longest, count),), (achieved,) = found(_ENDS), found(_RATE)
         ((total, time, unit, read, unit_b),) = found(_TOTAL)
         reached, requests, lasted = float(achieved), int(total), float(time) * _NS[unit] / 1e9
         base.check_duration(lasted, seconds)
@@ -167,15 +160,15 @@ def parse_wrk2(
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))
     for name, pattern, words in (
-        ("not_200", _OTHER, "answers were not the file"),
+        ("not_200", r"Non-2xx or 3xx responses: (\d+)", "answers were not the file"),
         ("socket_errors", _ERRORS, "errors"),
     ):
-        number = sum(int(one) for groups in found(pattern) for one in groups)
+        number = sum(int(one) for text in found(pattern) for one in re.findall(r"\d+", text))
         metrics[name] = float(number)
         flags += base.flag(f"{number} of {requests} {words}", number)
     return Measurement({}, metrics, requests, flags)
 
 
-LOADS = {"h2load": (probe_h2load, h2load), "wrk2": (probe_wrk2, wrk2)}
+LOADS = {"h2load": h2load, "wrk2": wrk2}
 _OPTIONS = {"rate": 3000, "connections": 100}
 APPLICATIONS = {"nginx 1 KB": {"file": "1k", **_OPTIONS}, "nginx 1 MB": {"file": "1m", **_OPTIONS}}

@@ -17,9 +17,8 @@ from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import once
 
 PORT = 5432
-#: Seconds before the measured time, in which the processes of connections fill their caches; and
-#: for opening the connections.
-WARMUP, OPENING = 1, 0.5
+#: Seconds before the measured time, in which the processes of connections fill their caches.
+WARMUP = 1
 _SUMMARY = re.compile(
     r"^number of transactions actually processed: (\d+)$.*^number of failed transactions: (\d+) .*"
     r"^tps = \d+\.\d+ \(without initial connection time\)$",
@@ -36,8 +35,6 @@ exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D /srv/l
 #: A transaction has ended only once it is on the disk, as by default.
 SERVER = Workload(tuple(script(_START)), PORT, ("tcp",), "apps")
 
-probe = base.prober(r"PostgreSQL\) (\S+)", "pgbench", "--version", package="postgresql")
-
 
 def load(
     address: str, *, rate: int, seconds: int, connections: int, threads: int, commit_delay_us: int
@@ -48,7 +45,7 @@ def load(
     they take as long as on a slow disk, and share writes.
     """
     delay = ("env", f"PGOPTIONS=-c commit_delay={commit_delay_us} -c commit_siblings=0")
-    runs = WARMUP + seconds + math.ceil(OPENING + connections / rate)
+    runs = WARMUP + seconds + math.ceil(0.5 + connections / rate)  # 0.5 s open the connections
     argv = f"pgbench --host {address} --port {PORT} --username=postgres --no-vacuum"
     argv += f" --client={connections} --jobs={threads} --time={runs} --rate={rate}"
     argv += " --log --log-prefix=transactions postgres"
@@ -93,6 +90,6 @@ def parse(
     return Measurement(samples, metrics, processed + failed, flags)
 
 
-LOADS = {"pgbench": (probe, load)}
+LOADS = {"pgbench": load}
 _OPTIONS = {"connections": 100, "threads": 4, "commit_delay_us": 0}
 APPLICATIONS = {f"postgresql {rate}/s": {"rate": rate, **_OPTIONS} for rate in (300, 500)}

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from ipaddress import IPv4Address
@@ -11,16 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from labkit import pcap
+from labkit.data import refuse_unknown
 from labkit.errors import ToolOutput
 from labkit.placement import Placement, Workload
 from labkit.tools import base
 from labkit.tools.base import Client, Measurement, flag
 from labkit.tools.repeat import once
 
-#: Ways to wait, with the options of each, and an upper bound of the mean round trip (s).
-Waits = Mapping[str, tuple[tuple[str, ...], float]]
-#: Networks on which the generator reaches a container.
-NETWORKS = ("host", "bridge", "nat", "macvlan")
 _ROW = re.compile(r"\d+(?:, *\d+\.\d{9}){2}(?:,.*)?", re.ASCII)
 _COUNTS = (
     r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+.*"
@@ -33,8 +29,9 @@ class Sockperf:
     """A tool that runs for whole seconds; of its round trips the requested number is kept."""
 
     PORT = 11111
-    #: An end sleeps, it polls, or the socket asks the device for 50 us before the thread sleeps.
-    WAITS: ClassVar[Waits] = {
+    #: Ways to wait, with the options of each, and an upper bound of the mean round trip (s). An end
+    #: sleeps, it polls, or the socket asks the device for 50 us before the thread sleeps.
+    WAITS: ClassVar = {
         "block": ((), 100e-6),
         "spin": (("--nonblocked",), 60e-6),
         "busy_poll": (("--lls", "50"), 100e-6),
@@ -45,27 +42,22 @@ class Sockperf:
 
     def server(self, wait: str) -> Workload:
         """Return the echo server; it waits as its client does, as both ends did in the paper."""
-        base.one_of("way to wait", wait, self.WAITS)
+        refuse_unknown("way to wait", [wait], self.WAITS)
         argv = f"sockperf server -i 0.0.0.0 -p {self.PORT}".split()
         return Workload((*argv, *self.WAITS[wait][0]), self.PORT)
 
-    def duration(self, messages: int, wait: str) -> int:
-        """Return the whole seconds of a run that certainly holds so many messages."""
-        left_out = (self.WARM_UP_NS + self.COOL_DOWN_NS) / 1e9
-        return max(1, math.ceil(left_out + messages * self.WAITS[wait][1]))
-
     def ping_pong(self, address: str, *, messages: int, size: int, wait: str) -> Client:
         """Return the client: `messages` round trips of `size` bytes (14 or more)."""
-        base.one_of("way to wait", wait, self.WAITS)
-        options, seconds = self.WAITS[wait][0], self.duration(messages, wait)
+        refuse_unknown("way to wait", [wait], self.WAITS)
+        (options, longest), left_out = self.WAITS[wait], (self.WARM_UP_NS + self.COOL_DOWN_NS) / 1e9
+        seconds = max(1, math.ceil(left_out + messages * longest))
         argv = f"sockperf ping-pong -i {address} -p {self.PORT} -m {size} -t {seconds}".split()
         argv += [*options, "--full-log", "{log}"]
         reader = partial(self.parse, messages=messages)
         # Before its first packet it sleeps for two seconds.
         return Client(tuple(argv), address, seconds + 2.25, reader, log_rows=messages)
 
-    @staticmethod
-    def parse(stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
+    def parse(self, stdout: str, log: str = "", *, messages: int = 0) -> Measurement:
         """Read ``rtt_ns`` from sending to receiving (the tool's own summary shows half of it)."""
         with base.reading("sockperf", stdout, log, needs="sockperf 3.5"):
             result = re.search(_COUNTS, base.plain(stdout), re.DOTALL)
@@ -95,7 +87,7 @@ class SfntPingPong:
     """The tool of the first study's paper, which exchanges exactly the requested messages."""
 
     PORT = 2048
-    WAITS: ClassVar[Waits] = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
+    WAITS: ClassVar = {"block": ((), 150e-6), "spin": (("--spin",), 60e-6)}
     #: Messages of one byte before the sample; its warm-up by time would hide how many there are.
     WARMUP = 10_000
     WARM_UP_NS = COOL_DOWN_NS = 0
@@ -117,8 +109,7 @@ class SfntPingPong:
         reader = partial(self.parse, size=size, messages=messages)
         return once(Client(command, address, seconds, reader, samples_in_stdout=True))
 
-    @classmethod
-    def parse(cls, stdout: str, log: str = "", *, size: int, messages: int = 0) -> Measurement:
+    def parse(self, stdout: str, log: str = "", *, size: int, messages: int = 0) -> Measurement:
         """Read ``rtt_ns``, whole round trips of one size, from the summary and the log."""
         with base.reading("sfnt-pingpong", stdout, log):
             found = re.findall(rf"^\t{size}((?:\t\d+){{7}})$", stdout, re.MULTILINE)
@@ -130,7 +121,7 @@ class SfntPingPong:
             (trips,) = re.findall(r"^# reporting: (RTT|1/2 RTT)$", stdout, re.MULTILINE)
         rtt = values if trips == "RTT" else values * 2  # halves are rounded down to a ns
         flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
-        return Measurement({"rtt_ns": rtt}, messages=len(rtt) + cls.WARMUP, flags=flags)
+        return Measurement({"rtt_ns": rtt}, messages=len(rtt) + self.WARMUP, flags=flags)
 
 
 sockperf, sfnt_pingpong = Sockperf(), SfntPingPong()
@@ -141,7 +132,7 @@ first_built = partial(base.first_built, known=TOOLS)
 def infeasible(tool: str, wait: str, placement: Placement) -> str | None:
     """Return why a server of a tool cannot be measured at a placement, or None."""
     waits, network = TOOLS[tool].WAITS, placement.network
-    if network not in NETWORKS:
+    if network in ("overlay", "weave"):
         return f"the generator has no end of the network {network}"
     if wait not in waits:
         return f"{tool} waits in other ways: {', '.join(waits)}"

@@ -104,7 +104,7 @@ def netperf(address: str, *, seconds: int, port: int = PORT) -> Client:
     return Client(tuple(argv.split()), address, seconds + 2.0, reader)
 
 
-def parse_netperf(stdout: str, log: str = "", *, seconds: float | None = None) -> Measurement:
+def parse_netperf(stdout: str, log: str = "", *, seconds: float) -> Measurement:
     """Read the throughput, and the time over which it was measured."""
     names = {"mbit_per_s": "THROUGHPUT", "netperf_seconds": "ELAPSED_TIME"}
     with reading("netperf", stdout):

@@ -28,7 +28,7 @@ WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWi
 def pages(tmp_path_factory):
     """Return the folder of the report of the reference dataset, which is built once."""
     folder = tmp_path_factory.mktemp("reports")
-    answers = report(folder, project("data/reference"), say=print)
+    answers = report(folder, project("data/reference"))
     assert [one for one in answers if "error" in one] == []
     assert [one["page"] for one in answers if one["rows"]] == NAMES[1:-1]
     return folder

@@ -71,7 +71,7 @@ class Recorder:
         self.commands.append(([*words, *argv], stdin))
         # Container and process.
         output = "0123456789ab 4242\n" if "inspect" in argv else "\n"
-        return Result(tuple(argv), self.name, 0, output, "", 0.01)
+        return Result(tuple(argv), self.name, 0, output, "")
 
     def call(self, function, *, timeout=60.0, **arguments):
         words = [str(word) for word in arguments.pop("argv", ())]
@@ -95,9 +95,7 @@ WORKLOADS = {
 }
 OWN = {"macvlan": {"parent": "lab0"}, "overlay": {"remotes": ("198.18.0.5",)}}
 NETS = {name: replace(one, **OWN.get(name, {})) for name, one in VIRTUAL.items()}
-STORES = {
-    name: Storage(name, "overlay2", "ext4", "/var/lib/labkit/storage") for name in known.STORAGES
-}
+STORES = {name: Storage(name, "overlay2", "ext4") for name in known.STORAGES}
 
 
 def possible(engine):
@@ -136,6 +134,7 @@ def life(placement, workload, cpus):
     """Yield each step of a placement, with the commands that it runs or returns."""
     host, engine = Recorder(), RUNTIMES[placement.runtime]
     options = {"images": {"net": IMAGE}, "networks": NETS, "storages": STORES}
+    options["disk"] = "/var/lib/labkit/storage"
     target = Target(host, "198.18.0.3", engine="unix:///run/labkit/docker.sock", **options)
     if placement.storage:
         target = replace(target, storage=STORES[placement.storage])

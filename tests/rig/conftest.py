@@ -14,7 +14,7 @@ import pytest
 from labkit import Rig
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
-from labkit.hosts import LocalHost
+from labkit.hosts import Host
 from labkit.rig import netns
 from labkit.rig.images import LayeredImage, tree
 
@@ -78,9 +78,9 @@ def make_trial(lab, label):
 
 def leftovers():
     """Return what trials of this process have left on the rig."""
-    local = LocalHost()
+    local = Host()
     argv = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", "{{.Names}}")
-    sockets = (netns.SOCKET, netns.PEER_SOCKET, netns.socket_of("debian13"))
+    sockets = (netns.socket_of("sut"), netns.socket_of("peer"), netns.socket_of("debian13"))
     containers = [local.run(*argv, env={"DOCKER_HOST": one}).stdout.split() for one in sockets]
     # Of version 2, or in the hierarchies of version 1.
     groups = [path for at in ("labkit/*/", "*/labkit/*/") for path in GROUPS.glob(at)]

@@ -18,7 +18,7 @@ import psutil
 from sshd import command, make_key
 
 from labkit import Rig
-from labkit.hosts import LocalHost, stop_labelled
+from labkit.hosts import Host
 from labkit.rig import netns, networks
 
 HOST = """
@@ -45,12 +45,12 @@ PLACE = f"/proc/{os.getpid()}/root{netns.DIRECTORY}"
 #: What the table of a host has besides.
 MORE = {
     "sut": f"""
-engine = "{netns.SOCKET}"
+engine = "{netns.socket_of("sut")}"
 exec_root = "{PLACE}/sut"
 bridge_port = "lab1"
 bridge_address = "198.18.1.10/24"
 """,
-    "peer": f'engine = "{netns.PEER_SOCKET}"\nexec_root = "{PLACE}/peer"\n',
+    "peer": f'engine = "{netns.socket_of("peer")}"\nexec_root = "{PLACE}/peer"\n',
     "collector": 'mirrors = ["sut"]\n',
 }
 #: For so many seconds a host is cut off, or boots.
@@ -120,8 +120,8 @@ class Machines:
     def reboot(self):
         """End all that ran on the sut; after some seconds it answers again."""
         self.stop("sut")
-        stop_labelled(LocalHost(), "trial-")
-        networks.remove_containers(LocalHost(), netns.SOCKET)
+        Host().call("stop", prefix="trial-")
+        networks.remove_containers(Host(), netns.socket_of("sut"))
         time.sleep(AWAY)
         self.start("sut")
 
@@ -187,10 +187,10 @@ grep -s . "$1"/class/net/*/queues/rx-*/rps_cpus || true
 
 def state():
     """Return all that a campaign may leave on the hosts, as lines by where they are."""
-    local = LocalHost()
+    local = Host()
     running = local.call("labelled", prefix="trial-")
     found = {"processes": [f"{label} {argv}" for _, label, argv in running]}
-    shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": netns.SOCKET}, check=False)
+    shown = local.run("sh", "-c", STATE, env={"DOCKER_HOST": netns.socket_of("sut")}, check=False)
     found["machine"] = shown.stdout.splitlines()
     for role in ROLES:
         argv = (*netns.inside(role), "sh", "-c", HOST_STATE, "state", str(netns.SYSFS / role))

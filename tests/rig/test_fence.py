@@ -15,7 +15,7 @@ import pytest
 from loads import count_characters, echoes
 
 from labkit.errors import UsageError
-from labkit.hosts import LocalHost
+from labkit.hosts import Host
 from labkit.placement import bare, docker
 from labkit.rig import netns
 from labkit.tools import sockperf
@@ -52,11 +52,11 @@ def test_no_lab_packet_is_on_a_real_interface(make_trial):
 
 
 def test_hosts_have_no_way_out_and_are_unreachable_from_outside(lab):
-    for name in netns.existing():
-        routes = LocalHost().run("ip", "-n", name, "route", "show", "table", "all").stdout
+    for path in Path("/run/netns").glob("labkit-*"):
+        routes = Host().run("ip", "-n", path.name, "route", "show", "table", "all").stdout
         assert "default" not in routes
     show = ("ip", "route", "show", "198.18.0.0/15")
-    assert LocalHost().run(*show).stdout.startswith("unreachable 198.18.0.0/15")
+    assert Host().run(*show).stdout.startswith("unreachable 198.18.0.0/15")
     kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM)
     for address in ("198.18.0.3", "198.18.1.10", "198.19.0.2", "198.19.255.254"):
         for kind in kinds:
@@ -99,8 +99,8 @@ def test_hosts_are_the_same_at_each_opening_and_pass_no_firewall(lab):
     # The switch, to which the collector's link belongs only while ports are mirrored.
     inside = ("nsenter", f"--net=/run/netns/{netns.SWITCH}")
     hooks = list(map(str, Path("/proc/sys/net/bridge").glob("bridge-nf-call-*")))
-    assert LocalHost().run(*inside, "cat", *hooks).stdout == "0\n" * len(hooks)
-    links = LocalHost().run(*inside, "ip", "link", "show", "master", "br0").stdout
+    assert Host().run(*inside, "cat", *hooks).stdout == "0\n" * len(hooks)
+    links = Host().run(*inside, "ip", "link", "show", "master", "br0").stdout
     assert netns.plug("sut", 1) in links and netns.plug("collector") not in links
 
 

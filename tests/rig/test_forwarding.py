@@ -44,7 +44,7 @@ def sender(trial, place, rate=RATE):
 
         def send(sink):
             watch = datagrams.watch(sink.address, sink.pid, 1)
-            found = trial.measure_all({"send": (sending.ready(), None), "watch": (watch, None)})
+            found = trial.measure_all({"send": (sending(), None), "watch": (watch, None)})
             assert found["watch"].metrics["packets_per_s"] > 0
             return {**found["send"].metrics, **found["watch"].metrics}
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from labkit.hosts import LocalHost
+from labkit.hosts import Host
 from labkit.paths import SHIPPED
 from labkit.rig import images, locked, netns
 
@@ -27,7 +27,7 @@ grep -o "inside a container" reports/65-rps.html
 @pytest.mark.rig
 @pytest.mark.slow
 def test_a_question_is_answered_in_a_container():
-    local, tag, base = LocalHost(), "labkit/lab:test", "labkit/lab:base"
+    local, tag, base = Host(), "labkit/lab:test", "labkit/lab:base"
     known, has = (local.run("setpriv", option).stdout for option in ("--list-caps", "--dump"))
     lacking = {*known.split()} - {*has.partition("bounding set: ")[2].split()[0].split(",")}
     with locked(patience=900), netns.building_daemon() as socket:

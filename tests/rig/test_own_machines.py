@@ -15,7 +15,7 @@ from labkit import Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.data import load
 from labkit.errors import RigError, UsageError
-from labkit.hosts import Job, LocalHost, Settings
+from labkit.hosts import Host, Job, Settings
 from labkit.pcap import read
 from labkit.placement import container, waiting
 from labkit.rig import images, netns
@@ -48,8 +48,8 @@ def rig(own):
     assert state() == before
 
 
-def docker_cli(*argv, socket=netns.SOCKET):
-    return LocalHost().run("docker", *argv, env={"DOCKER_HOST": socket}).stdout
+def docker_cli(*argv, role="sut"):
+    return Host().run("docker", *argv, env={"DOCKER_HOST": netns.socket_of(role)}).stdout
 
 
 def ping(trial, placement):
@@ -121,14 +121,14 @@ def test_images_are_built_over_ssh_and_sent_to_an_engine_that_lacks_them(rig, tm
     name, place = images.tag(source), (source, str(tmp_path / "store"), "/labkit")
     host, peer = rig.hosts["sut"], rig.hosts["peer"]
     try:
-        image = images.ensure_image(host, netns.SOCKET, *place)
+        image = images.ensure_image(host, netns.socket_of("sut"), *place)
         assert image.reference == name
         assert (Path(image.rootfs) / "probe" / "bytes").read_bytes() == bytes(range(256))
-        images.send(netns.SOCKET, peer, netns.PEER_SOCKET, [name])
-        assert images.digest_of(peer, netns.PEER_SOCKET, name) == image.digest
+        images.send(netns.socket_of("sut"), peer, netns.socket_of("peer"), [name])
+        assert images.digest_of(peer, netns.socket_of("peer"), name) == image.digest
     finally:
-        for socket in (netns.SOCKET, netns.PEER_SOCKET):
-            docker_cli("image", "rm", "--force", name, socket=socket)
+        for role in ("sut", "peer"):
+            docker_cli("image", "rm", "--force", name, role=role)
 
 
 def test_the_next_user_removes_all_of_a_killed_campaign(own, rig, capsys):
@@ -142,7 +142,7 @@ def test_the_next_user_removes_all_of_a_killed_campaign(own, rig, capsys):
     assert Settings(rig.hosts["sut"], "trial-1-x").set_files({setting: 0})
     with opened(own.path):
         assert docker_cli("ps", "--all", "--quiet") == ""
-        assert LocalHost().call("labelled", prefix="trial-") == []
+        assert Host().call("labelled", prefix="trial-") == []
     kinds, said = ["process", "container", f"setting {setting}: restored"], capsys.readouterr().out
     for kind in (*kinds, *(f"network {name}" for name in CREATED)):
         assert f"removed {kind}" in said

@@ -180,7 +180,7 @@ def test_wrong_placements_are_rejected(lab, make_trial, placement, wrong, words)
     target = lab.targets[options.pop("at")] if "at" in options else lab.target(placement)
     workload = waiting("net") if "image" in wrong else sockperf.server("block")
     instance = Instance(target, placement, workload, lab.cpu_map["sut"], trial.label)
-    placing = placed(broken(placement.runtime, **options), instance, trial.logs)
+    placing = placed(broken(placement.runtime, **options), instance, trial.logs, "server")
     with pytest.raises(ManipulationError) as caught, placing:
         raise AssertionError("verification passed")
     assert "command" in caught.value.evidence["verification"] and "server.log" in trial.logs
@@ -196,7 +196,7 @@ def test_a_server_that_does_not_become_ready(lab, label, placement, argv, words,
     patience = 0.2 if argv[0] == "sleep" else 20.0
     monkeypatch.setattr(base, "PATIENCE", patience)
     instance = Instance(lab.target(placement), placement, Workload(argv, 11111), "1", label)
-    placing = placed(RUNTIMES[placement.runtime], instance, {})
+    placing = placed(RUNTIMES[placement.runtime], instance, {}, "server")
     with pytest.raises(PlacementError) as caught, placing:
         raise AssertionError("verification passed")
     said = str(caught.value)

@@ -21,10 +21,11 @@ from paramiko.common import MSG_CHANNEL_REQUEST
 from sshd import alive, command, make_key, wait_for
 
 from labkit.errors import HostUnreachable, UsageError
-from labkit.hosts import Job, LocalHost, SshHost, stop_labelled
+from labkit.hosts import Host, Job, SshHost
+from labkit.rig import images
 
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
-HERE = LocalHost()
+HERE = Host()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,10 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module", params=["here", "ssh", "ssh from a namespace"])
 def host(request, server):
     namespace = "/proc/self/ns/net" if "namespace" in request.param else ""
-    with closing(HERE if request.param == "here" else server.host(namespace=namespace)) as one:
+    if request.param == "here":
+        yield HERE
+        return
+    with closing(server.host(namespace=namespace)) as one:
         yield one
 
 
@@ -78,7 +82,7 @@ def test_data_status_and_files_of_a_host(host, tmp_path):
     assert host.run("sh", "-c", "kill -TERM $$", check=False).status == 143
     source, copy = tmp_path / "a {host}", tmp_path / "b c"
     source.write_bytes(bytes(range(256)) * 50_000)  # more than one part
-    host.put(source, str(copy))
+    images.run_with(host, str(source), 'cp "$1" "$2"', str(copy))
     assert copy.read_bytes() == source.read_bytes()
 
 
@@ -196,7 +200,7 @@ until [ -e daemon ]; do sleep 0.02; done
 def mark():
     name = f"lkt-{os.getpid()}-{time.monotonic_ns()}/"
     yield name
-    stop_labelled(HERE, name)
+    HERE.call("stop", prefix=name)
 
 
 @pytest.fixture
@@ -255,10 +259,10 @@ def test_a_daemon_is_ended_with_its_job_or_found_by_its_label(start, tmp_path, m
     ended(start("sh", "-c", DAEMON))
     daemon = int(file.read_text())
     assert daemon in [pid for pid, _, _ in HERE.call("labelled", prefix=mark)]
-    stopped = stop_labelled(HERE, mark, grace=0.2)
+    stopped = HERE.call("stop", prefix=mark, grace=0.2)
     assert [row for row in stopped if row.startswith(f"{daemon} {mark} ")]
     assert not alive(daemon)
-    assert HERE.call("labelled", prefix=mark) == stop_labelled(HERE, mark) == []
+    assert HERE.call("labelled", prefix=mark) == HERE.call("stop", prefix=mark) == []
 
 
 def test_processes_of_others_are_left_alone(start, tmp_path, mark):
@@ -274,8 +278,8 @@ def test_processes_of_others_are_left_alone(start, tmp_path, mark):
         Job.start(HERE, ["sleep", "300"], directory=f"{tmp_path}/{number}", label=label)
         for number, label in enumerate(labels)
     )
-    assert stop_labelled(HERE, mark + "axb") == []
-    assert len(stop_labelled(HERE, mark + "a.b")) == 1 and not odd.running()
-    stop_labelled(HERE, mark)
+    assert HERE.call("stop", prefix=mark + "axb") == []
+    assert len(HERE.call("stop", prefix=mark + "a.b")) == 1 and not odd.running()
+    HERE.call("stop", prefix=mark)
     assert not ours.running() and theirs.running()
     theirs.stop()

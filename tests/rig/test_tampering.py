@@ -19,7 +19,7 @@ import pytest
 from sshd import wait_for
 
 from labkit.errors import ManipulationError
-from labkit.hosts import LocalHost, Settings
+from labkit.hosts import Host, Settings
 from labkit.hosts.agent import _hierarchies
 from labkit.placement import Placement, bare, container, docker, waiting
 from labkit.rig import netns
@@ -86,7 +86,7 @@ def quota_for_a_while(scene):
 
 
 def to_cpu(pid, cpu):
-    LocalHost().run("taskset", "-apc", cpu, str(pid))
+    Host().run("taskset", "-apc", cpu, str(pid))
 
 
 def elsewhere_and_back(scene):
@@ -98,7 +98,7 @@ def elsewhere_and_back(scene):
 def pause(scene):
     for verb in ("pause", "unpause"):
         argv = ("docker", verb, scene.server.verification["container"])
-        LocalHost().run(*argv, env={"DOCKER_HOST": netns.SOCKET})
+        Host().run(*argv, env={"DOCKER_HOST": netns.socket_of("sut")})
         time.sleep(1)
 
 
@@ -122,7 +122,7 @@ def do(action, scene):
     elif action:
         role, _, line = action.partition(": ")
         inside = f"/proc/{scene.server.pid}/ns/net" if role == "server" else netns.namespace(role)
-        LocalHost().run("nsenter", f"--net={inside}", "sh", "-c", line)
+        Host().run("nsenter", f"--net={inside}", "sh", "-c", line)
 
 
 class Case(NamedTuple):

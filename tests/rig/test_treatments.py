@@ -16,7 +16,7 @@ from notebook_studies import declared
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import CommandFailed, ManipulationError, ToolOutput
-from labkit.hosts import LocalHost, Settings
+from labkit.hosts import Host, Settings
 from labkit.hosts.agent import LATENCY
 from labkit.placement import bare, cpu_mask, docker, waiting
 from labkit.rig import netns
@@ -76,7 +76,7 @@ def test_a_server_may_save_up_a_part_of_its_quota(lab, make_trial, placement):
     trial = make_trial(limited, burst_us=2_000)
     with trial.serve(sockperf.server("block"), limited) as server:
         trial.measure(echoes(server.address))
-        facts = LocalHost().call("observe", pid=server.pid)
+        facts = Host().call("observe", pid=server.pid)
     groups = [text for name, text in facts.items() if name.startswith("control group /")]
     assert any(re.search(r"cpu\.\S*burst\S* 2000", text) for text in groups)
 
@@ -180,9 +180,9 @@ def test_idle_states_are_held_for_a_trial(make_trial):
 def test_interrupts_are_moved_and_come_back(tmp_path):
     paths = sorted(Path("/proc/irq").glob("[0-9]*/smp_affinity_list"))
     before = {path: path.read_text() for path in paths}
-    rig = SimpleNamespace(hosts={"sut": LocalHost()}, shared_kernel=True)
+    rig = SimpleNamespace(hosts={"sut": Host()}, shared_kernel=True)
     rig.cpus = lambda role, affinity: {"free": "0-1", "split": "1"}[affinity]
-    with Settings(LocalHost(), "lkt", journal=str(tmp_path)) as tuning:
+    with Settings(Host(), "lkt", journal=str(tmp_path)) as tuning:
         treatments.Interrupts().apply(rig, "moved", lambda host: tuning)
         moved = [path for path in paths if path.read_text().strip() == "0"]
         assert len(moved) == len(paths) - len(tuning.notes)
@@ -230,8 +230,8 @@ def test_a_captured_trial_has_round_trip_and_residence_times(lab, label, place, 
     assert found["paired"] >= len(rtt) and found["captured"] >= 2 * found["paired"]
     assert found["capture_drops"] == found["unpaired"] == 0, trial.flags
     # Nothing is mirrored any more.
-    queues = LocalHost().run("nsenter", f"--net=/run/netns/{netns.SWITCH}", "tc", "qdisc").stdout
-    assert "clsact" not in queues and LocalHost().call("labelled", prefix=label) == []
+    queues = Host().run("nsenter", f"--net=/run/netns/{netns.SWITCH}", "tc", "qdisc").stdout
+    assert "clsact" not in queues and Host().call("labelled", prefix=label) == []
 
 
 def test_a_trial_without_capture_is_not_mirrored(lab, label, monkeypatch):
@@ -243,6 +243,6 @@ def test_a_trial_without_capture_is_not_mirrored(lab, label, monkeypatch):
 def test_a_capture_that_dies_fails_its_trial(make_trial):
     trial = make_trial(bare("clean"), capture="on")
     with pytest.raises(ToolOutput, match="tcpdump ended while it captured"), trial.capture():
-        pids = LocalHost().run("ip", "netns", "pids", "labkit-collector").stdout.split()
+        pids = Host().run("ip", "netns", "pids", "labkit-collector").stdout.split()
         (capture,) = [pid for pid in map(int, pids) if psutil.Process(pid).name() == "tcpdump"]
         os.kill(capture, signal.SIGKILL)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labkit import Rig
-from labkit.hosts import LocalHost, Settings, script
+from labkit.hosts import Host, Settings, script
 from labkit.paths import SHIPPED
 from labkit.rig import clean, locked, netns
 
@@ -71,15 +71,15 @@ def test_what_a_killed_process_left_is_removed(user, before):
     user.kill()
     user.wait()
     with locked(PATIENCE):
-        assert LocalHost().run("pgrep", "fuse-overlayfs").stdout
+        assert Host().run("pgrep", "fuse-overlayfs").stdout
         removed = clean()
         assert any(line.startswith("control groups ") for line in removed)
         assert "network namespace labkit-peer" in removed
         assert MACHINE() == before and clean() == []
     # An engine that was killed has its containers on its disk, and their volumes with them.
     with Rig.open("virtual", patience=PATIENCE):
-        env = {"DOCKER_HOST": netns.SOCKET}
-        assert LocalHost().run("docker", "ps", "--all", "--quiet", env=env).stdout == ""
+        env = {"DOCKER_HOST": netns.socket_of("sut")}
+        assert Host().run("docker", "ps", "--all", "--quiet", env=env).stdout == ""
         assert list(netns.DATA_ROOT.glob("volumes/*/_data")) == []
 
 
@@ -100,7 +100,7 @@ _SERVES = 'iperf3 -s -1 -D; until ss -Hltn | grep -q ":5201 "; do sleep 0.02; do
 
 def test_an_opening_with_a_rate_and_settings_leaves_no_trace(before):
     """Also a setting of a killed trial, which went with its namespace; the owner's route stays."""
-    setting, local = Path("/proc/sys/net/ipv4/tcp_fin_timeout"), LocalHost()
+    setting, local = Path("/proc/sys/net/ipv4/tcp_fin_timeout"), Host()
     value, route = setting.read_text(), ("unreachable", netns.LAB)
     local.run("ip", "route", "add", *route)
     try:

@@ -142,13 +142,13 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project):
 
 def test_a_folder_shows_the_campaigns_in_it_each_executed_once(project):
     folder = project / "data/local/ask"
-    answers = publish.report(project / "out", folder, say=lambda text: None)
+    answers = publish.report(project / "out", folder)
     assert [one["data"] for one in answers] == ["data/local/ask/x/one", "data/local/ask/y/one"]
     assert (project / "out/ledger.csv").read_text() == f"in\n{folder}\n"
     executed = project / "out/notebooks/10-x.ipynb"
     executed.write_text(executed.read_text().replace("# 10-x", "# executed before"))
     done = [load(folder / "x").path]
-    again = publish.report(project / "out", folder, say=lambda text: None, done=done)
+    again = publish.report(project / "out", folder, done=done)
     assert [one["title"] for one in again] == ["executed before", "20-y"]
 
 

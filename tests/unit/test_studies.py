@@ -60,20 +60,21 @@ def test_a_study_is_executed_again_where_a_host_rebooted_or_the_rig_was_in_use(
         if errors:
             raise errors.pop(0)
 
+    monkeypatch.setattr(studies, "say", shown.append)
     monkeypatch.setattr(studies, "holder", lambda path: next(holders))
     monkeypatch.setattr(studies.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(studies.notebooks, "execute", execute)
     campaign(tmp_path / "echo", DONE + "ok")
     given = {"data": str(tmp_path), "new": True}
     run = studies.Run(Path("10-echo.ipynb"), "tiny", given)
-    studies.measure(run, say=shown.append, wait=True)
+    studies.measure(run, wait=True)
     # The campaign is resumed, not begun anew.
     assert seen == [given, given, {"data": str(tmp_path)}] and not [*holders]
     assert len(shown) == 2 and "host sut has rebooted" in shown[1]
     for error in (RigInUse("in use"), HostLost("again")):
         errors[:] = [error] * 99
         with pytest.raises(type(error)):
-            studies.measure(run, say=shown.append)
+            studies.measure(run)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +150,10 @@ def workers(tmp_path, monkeypatch, source):
             started[rig] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
 
     def measure(blocks, say=print):
+        monkeypatch.setattr(studies, "say", say)
         given = {"blocks": blocks, "source": str(source), "rig": "auto"}
         run = studies.Run(Path("10-made-up.ipynb"), "tiny", given)
-        return studies.measure_on_rigs(run, cluster.scheduler_address, say=say)
+        return studies.measure_on_rigs(run, cluster.scheduler_address)
 
     with LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         try:

@@ -16,7 +16,7 @@ from labkit.campaign.treatments import LEAST_NS, Treatment
 from labkit.campaign.trial import Trial
 from labkit.data import CPU_SLOW, CPUS_APART
 from labkit.errors import CpusDisturbed, ManipulationError, UsageError
-from labkit.hosts import LocalHost
+from labkit.hosts import Host
 from labkit.placement import bare, container, cpu_mask, docker
 from labkit.runtimes import Server
 from labkit.tools.base import Measurement
@@ -134,7 +134,9 @@ def test_a_treatment_is_declared_with_its_levels(rig):
     assert plan.design.infeasible == {"11": "too loud"}
     study_of(factors={"level": loud}).try_one(rig)
     assert loud.applied == 1
-    with pytest.raises(UsageError, match=r"no level 'hold'\n.*did you mean 'held'"):
+    with pytest.raises(
+        UsageError, match=r"no level of IdlePolicy called 'hold'\n.*did you mean 'held'"
+    ):
         treatments.IdlePolicy("hold")
     with pytest.raises(UsageError, match="SecondHost has no option 'image'"):
         treatments.SecondHost(2, image=["net"])
@@ -168,7 +170,7 @@ def test_treatments_check_a_window():
     with pytest.raises(ManipulationError, match="idle policy was not held"):
         treatments.IdlePolicy().check("held", {"latency_request_us": 9})
     observed = {"network": "the host's", "congestion control": "bbr"}
-    server = Server("", 1, 7, LocalHost(), observed, "0", list)
+    server = Server("", 1, 7, Host(), observed, "0", list)
     with pytest.raises(ManipulationError, match="is bbr, not cubic"):
         treatments.CongestionControl().placed("cubic", server)
 

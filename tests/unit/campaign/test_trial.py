@@ -14,7 +14,7 @@ from labkit.campaign.trial import AT_ONCE, Trial, at_once, saturated
 from labkit.campaign.window import Window
 from labkit.design import Condition
 from labkit.errors import ManipulationError, ToolOutput, UsageError
-from labkit.hosts import LocalHost, Result
+from labkit.hosts import Host, Result
 from labkit.placement import docker
 from labkit.runtimes import Server
 from labkit.tools.base import NOT_REACHED, Client, Measurement
@@ -105,13 +105,13 @@ def test_further_conditions_and_the_data_path_of_routers_are_in_rows():
 
 def test_the_load_of_a_window_takes_the_published_port_and_stays_in_its_control_group():
     verified, nat = {"flows tcp": "1"}, docker("nat")
-    server = Server("198.18.0.3", 80, 7, LocalHost(), verified, "0", list, placement=nat)
+    server = Server("198.18.0.3", 80, 7, Host(), verified, "0", list, placement=nat)
     client = Client((), server.address, 1.0, lambda *_: Measurement({}), protocols=("tcp",))
     trial = Trial(NOWHERE, {}, "trial-1", _servers={"server": server}, _main="server")
 
     def check(flows, client=client):
         facts = {"server": {"flows tcp": flows}}
-        found = Window(Result(("job",), "sut", 0, "", "", 1.0), {}, {}, facts, facts)
+        found = Window(Result(("job",), "sut", 0, "", ""), {}, {}, facts, facts)
         trial._check_used(found, {"tool": (client, server)})
 
     with pytest.raises(ManipulationError, match="tcp flows: 1, as before the window"):
@@ -148,7 +148,7 @@ def test_the_window_at_the_offered_rate_has_its_own_limit():
 
 
 def test_a_prepared_client_that_ends_at_once_says_why(tmp_path):
-    generator = SimpleNamespace(host=LocalHost(), directory=str(tmp_path))
+    generator = SimpleNamespace(host=Host(), directory=str(tmp_path))
     rig: Any = SimpleNamespace(targets={"generator": generator})
     rig.check_target, rig.cpus = (lambda address: None), (lambda role, affinity: "0")
     argv = ("sh", "-c", "echo no such option >&2; exit 1")
@@ -157,4 +157,4 @@ def test_a_prepared_client_that_ends_at_once_says_why(tmp_path):
         Trial(rig, {}, f"test-prestart-{os.getpid()}").prepare(client, name="load") as one,
         pytest.raises(ToolOutput, match="no such option"),
     ):
-        one.ready()
+        one()

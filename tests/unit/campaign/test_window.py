@@ -11,7 +11,7 @@ import pytest
 from labkit.campaign import window
 from labkit.campaign.window import Kernel, Load, Window
 from labkit.errors import ManipulationError
-from labkit.hosts import LocalHost, Result, agent, script
+from labkit.hosts import Host, Result, agent, script
 from labkit.runtimes import Server
 from labkit.tools.base import Client, Measurement
 
@@ -27,14 +27,14 @@ def load(name, *argv, cpus=ALL, seconds=5.0, **options):
 
 def run(tmp_path, *loads, host=None):
     """Run a window with some loads on this machine."""
-    own, folder = Kernel(host or LocalHost(), {"": os.getpid()}), str(tmp_path / "window")
+    own, folder = Kernel(host or Host(), {"": os.getpid()}), str(tmp_path / "window")
     line = CPUS[0], CPUS[-1]
-    found = window.measure(loads, [own], folder=folder, label="lkt-window", line=line)
+    found = window.measure(loads, [own], folder, "lkt-window", line)
     assert len(found.line) in (0, 2)
     return found, own
 
 
-class Stopped(LocalHost):
+class Stopped(Host):
     """A host from which the end of a window comes half a second late."""
 
     def call(self, function, **arguments):
@@ -50,9 +50,9 @@ def test_labkit_is_stopped_in_a_window(tmp_path, monkeypatch):
 
 
 def test_hosts_with_kernels_of_their_own_are_counted_and_observed_around_a_window(tmp_path):
-    kernels = [Kernel(LocalHost(name), {}, {f"the host {name}": {}}) for name in ("near", "far")]
+    kernels = [Kernel(Host(name), {}, {f"the host {name}": {}}) for name in ("near", "far")]
     folder = str(tmp_path / "window")
-    found = window.measure([load("tool", "sleep", "0.2")], kernels, folder=folder, label="lkt-two")
+    found = window.measure([load("tool", "sleep", "0.2")], kernels, folder, "lkt-two", [])
     assert {*found.before} == {*found.after} == {"the host near", "the host far"}
     near, far = ((one.before["clock_ns"], one.after["clock_ns"]) for one in kernels)
     assert far[0] < near[0] < near[1] < far[1]
@@ -71,7 +71,7 @@ def test_a_window_fails_with_the_first_load_that_fails(tmp_path):
 
 
 def ended(*argv):
-    result = LocalHost().run(*script(window.GUARD, *argv), check=False)
+    result = Host().run(*script(window.GUARD, *argv), check=False)
     return *window.taken_end(result.stderr), result.status
 
 
@@ -79,7 +79,7 @@ def test_a_guarded_client_keeps_its_status_and_streams():
     stderr, end, status = ended("sh", "-c", "echo no >&2; exit 3")
     assert (stderr, status) == ("no\n", 3)
     assert window.problems_of(load("tool"), end) == []
-    assert LocalHost().run(*script(window.GUARD, "echo", "yes")).stdout == "yes\n"
+    assert Host().run(*script(window.GUARD, "echo", "yes")).stdout == "yes\n"
     assert ended("sh", "-c", "kill -9 $$")[2] == 137
 
 
@@ -134,21 +134,23 @@ VERIFIED = {"state": "running", "process": "7", "rules of the host": "none", "se
         ({"rules of the host": "3 lines", "setting /x": "2"}, {}, False, ""),
         ({}, {"rules of the host": "3 lines"}, False, "rules of the host: 3 lines, not none"),
         ({"process": "8"}, {"process": "8"}, False, "process: 8, not 7"),
+        ({}, {"flows udp": "7", "address 198.18.0.9": "yes"}, False, ""),
+        ({}, {"state": "stopped", "process": "8"}, False, "not running; process: 8"),
         ({}, {"state": "ended"}, False, "state: ended, not running"),
         ({}, {"state": "ended"}, True, ""),
     ],
 )
 def test_what_changes_in_a_window_is_an_error(first, last, ends, said):
-    server = Server("", 1, 7, LocalHost(), VERIFIED, "0", list, ends_with_client=ends)
+    server = Server("", 1, 7, Host(), VERIFIED, "0", list, ends_with_client=ends)
     before, links = {"server": VERIFIED | first}, {"host sut": {"lab0": "up"}}
     after = {"server": VERIFIED | first | last} | links
-    done = Result(("job",), "sut", 0, "", "", 1.0)
+    done = Result(("job",), "sut", 0, "", "")
     found = Window(done, {}, {}, before | links, after)
     with pytest.raises(ManipulationError, match=said) if said else nullcontext():
         window.check_unchanged(found, [], {"server": server})
 
 
-SUT = LocalHost("sut")
+SUT = Host("sut")
 
 
 @pytest.fixture

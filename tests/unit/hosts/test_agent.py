@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import CommandFailed
-from labkit.hosts import LocalHost, agent, host
+from labkit.hosts import Host, agent, host
 
-HOST = LocalHost()
+HOST = Host()
 
 
 @pytest.mark.parametrize("different", [{}, {"python": "cpython-39", "code": "-"}])
@@ -52,15 +52,13 @@ def test_facts_of_this_machine():
     assert json.dumps(again["stable"]) == json.dumps(stable)
 
 
-def test_an_engine_must_answer_both_commands(tmp_path, monkeypatch):
+def test_an_engine_must_answer_both_requests(monkeypatch):
     server = {"Version": "20.10.24", "Components": [{"Name": "runc", "Version": "1.1.5"}]}
     info = {"ServerVersion": "20.10.24", "Driver": "overlay2", "DockerRootDir": "/"}
-    (tmp_path / "docker").write_text(f'#!/bin/sh\ncat "{tmp_path}/$3"\n')
-    (tmp_path / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    (tmp_path / "version").write_text(json.dumps({"Server": server}))
+    answers = {"/version": server}
+    monkeypatch.setattr(agent, "_asked", lambda engine, path: answers.get(path, {}))
     assert agent.facts(engine="unix:///some/socket")["stable"]["engine"] is None
-    (tmp_path / "info").write_text(json.dumps(info))
+    answers["/info"] = info
     facts = agent.facts(engine="unix:///some/socket")["stable"]
     assert facts["engine"]["components"] == {"runc": "1.1.5"} and facts["storage"]["engine"]
 

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from labkit.errors import CommandFailed, HostUnreachable
-from labkit.hosts import LocalHost, SshHost, script
+from labkit.hosts import Host, SshHost, script
 
-HOST = LocalHost("here")
+HOST = Host("here")
 
 
 def test_a_failure_has_its_result():

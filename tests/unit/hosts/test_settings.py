@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, Settings, agent
+from labkit.hosts import Host, Settings, agent
 
-HOST = LocalHost()
+HOST = Host()
 BEFORE = ["a-before", "b-before", "c-before"]
 
 
@@ -69,7 +69,7 @@ def test_settings_of_others_stay(files, journal):
     )
     for settings, name in ((ours, "a"), (theirs, "b"), (also_ours, "c")):
         settings.set_files({f"{files}/{name}": "1"})
-    ours.restore()
+    ours.__exit__(None)
     assert contents(files) == ["a-before", "1", "1"]
     assert states(journal, label="lkt-1/") == [("restored", "c")]
 

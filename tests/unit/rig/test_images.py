@@ -3,20 +3,20 @@
 import io
 import os
 import tarfile
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.hosts import LocalHost, Result
+from labkit.hosts import Host, Result
 from labkit.hosts.target import Image, Target
 from labkit.placement import STORAGES
 from labkit.rig import images
 from labkit.rig.images import LayeredImage, ensure_layers, tree, write_layer
 
 
-class Answering(LocalHost):
+class Answering(Host):
     """A host that gives one answer to every call, and has the images that it has built."""
 
     def __init__(self, answer=None):
@@ -27,16 +27,15 @@ class Answering(LocalHost):
 
     def run(self, *argv, **options):
         self.commands.append(argv)
+        if options.get("input"):
+            self.sent += options["input"].encode("utf-8", "surrogateescape")
         if "--cgroup-parent" in argv:
-            self.built[argv[-1]] = self.sent
+            self.built[argv[-1]], self.sent = self.sent, b""
         lacks = "{{.Id}}" in argv and argv[-1] not in self.built
-        return Result(argv, "sut", int(lacks), "sha256:2", "", 0.0)
+        return Result(argv, "sut", int(lacks), "sha256:2", "")
 
     def call(self, function, **arguments):
         return self.answer
-
-    def put(self, local, remote):
-        self.sent = Path(local).read_bytes()
 
 
 def make_folder(folder, time):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from labkit.errors import UsageError
-from labkit.hosts import LocalHost
+from labkit.hosts import Host
 from labkit.hosts.target import Network
 from labkit.paths import SHIPPED as ROOT
 from labkit.rig import checks, machines, rigfile
@@ -233,14 +233,14 @@ def test_the_two_ends_have_kernels_of_their_own(file):
 
 
 def test_this_machine_is_checked_as_a_host():
-    links = LocalHost().run("ip", "-br", "link").stdout
-    found = checks.look(None, "", LocalHost())
+    links = Host().run("ip", "-br", "link").stdout
+    found = checks.look(None, "", Host())
     titles = {check.title for check in checks.check(found)}
     assert {"python3", "root", "programs", "control groups", "seccomp"} <= titles
     assert not {"addresses", "engine"} & titles
     # A reason is the kernel's, not that of a wrong command, and what was tried is gone.
     assert not re.search("invalid|Usage|Garbage", " ".join(found.lacks.values()))
-    assert LocalHost().run("ip", "-br", "link").stdout == links
+    assert Host().run("ip", "-br", "link").stdout == links
 
 
 def test_hosts_that_cannot_be_reached_are_all_listed(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from labkit import Study, treatments
 from labkit.errors import DryRun, Interrupted, RigError, UsageError
-from labkit.hosts import LocalHost
+from labkit.hosts import Host
 from labkit.hosts.target import Storage, Target
 from labkit.placement import RELEASES, bare, container, docker
 from labkit.rig import KINDS, Rig, networks, opener, virtual
@@ -26,7 +26,7 @@ def make_rig(**changes):
 
 
 def target(engine="unix:///run/engine.sock"):
-    return Target(LocalHost("peer"), "198.18.0.5", engine=engine)
+    return Target(Host("peer"), "198.18.0.5", engine=engine)
 
 
 def test_a_placement_goes_to_the_sut_or_to_the_named_host():
@@ -79,7 +79,7 @@ def test_a_missing_capability_makes_placements_infeasible(lacking):
 
 def test_a_placement_has_its_storage_or_the_reason_why_not():
     bound = Storage("bind", "overlay2", "ext4")
-    sut = Target(LocalHost(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
+    sut = Target(Host(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
     rig = make_rig(targets={"sut": sut}, missing={"storage:aufs": "no aufs"})
     assert rig.target(docker("host", storage="bind")).storage == bound
     assert rig.target(bare("rules")) is rig.target(docker("host")) is sut
@@ -93,7 +93,7 @@ def test_a_placement_has_its_storage_or_the_reason_why_not():
 @pytest.mark.parametrize(
     ("spec", "added", "what"),
     [
-        ("virtual", {"peer": ["nothing"]}, "unknown image 'nothing'"),
+        ("virtual", {"peer": ["nothing"]}, "no image called 'nothing'"),
         ("rack", {}, "no rig called 'rack'"),
         *((f"virtual:{rate}", {}, "invalid rate") for rate in ("", "0gbit", "1.5gbit", "1Gbit")),
     ],
@@ -138,7 +138,7 @@ def test_ctrl_c_is_reported_once_the_rig_is_down(monkeypatch, tmp_path, attached
 def test_a_rig_whose_engine_or_containerd_does_not_answer_has_no_facts(monkeypatch, engine):
     rig = make_rig(targets={"sut": target()})
     answers = {"stable": {"engine": engine}}
-    monkeypatch.setattr(LocalHost, "call", lambda host, function, **options: answers)
+    monkeypatch.setattr(Host, "call", lambda host, function, **options: answers)
     with pytest.raises(RigError, match="the engine does not answer"):
         rig.facts()
 

@@ -64,7 +64,7 @@ PARSERS: dict[str, Callable[..., Measurement]] = {
     "iperf3 udp": iperf3.parse,
     "linpack": services.parse_linpack,
     "memcached": memcached.parse,
-    "memtier": partial(memcached.parse_memtier, stored=7),
+    "memtier": partial(memcached.parse_memtier, stored=7, seconds=math.inf),
     "netperf": partial(services.parse_netperf, seconds=1),
     "pgbench": partial(pgbench.parse, rate=100, **WHOLE, warmup=0),
     "pgbench, fast": partial(pgbench.parse, rate=20_000, **WHOLE, warmup=0.5),

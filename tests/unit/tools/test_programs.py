@@ -15,8 +15,8 @@ import pytest
 from recordings import ran, read, serving
 
 from labkit.errors import ToolOutput
-from labkit.hosts import LocalHost
-from labkit.tools import base, datagrams, file_operations, memcached, thrift_rpc
+from labkit.hosts import Host
+from labkit.tools import APPLICATIONS, base, datagrams, file_operations, memcached, thrift_rpc
 from labkit.tools.base import PYTHON
 
 
@@ -65,7 +65,7 @@ PORT, THRIFT_PORT = 21_211, 29_090
 @pytest.mark.skipif(not shutil.which("memcached"), reason="memcached is not installed")
 @pytest.mark.parametrize("protocol", ["text", "binary"])
 def test_every_operation_is_counted_and_timed(protocol):
-    options = {"threads": 2, "connections": 3, "keys": 40}
+    options = {"threads": 2, "connections": 3, "sets": 1, "gets": 10, "keys": 40}
     client = memcached.load("127.0.0.1", protocol=protocol, seconds=0.2, **options)
     with serving(f"memcached -u nobody -l 127.0.0.1 -p {PORT} -U 0".split(), PORT):
         ended = ran(client.argv, port=PORT)
@@ -181,7 +181,7 @@ def test_no_call_is_sent_before_it_is_due_and_its_wait_counts(rate):
 def test_a_client_without_a_server_fails_and_a_busy_workload_ends_in_time():
     for client, words in (
         (thrift_rpc.client("127.0.0.1", calls=5), "TTransportException: "),
-        (memcached.load("127.0.0.1", protocol="text", seconds=1), "ConnectionRefusedError"),
+        (APPLICATIONS["memcached text"].load("127.0.0.1", seconds=1), "ConnectionRefusedError"),
     ):
         ended = ran(client.argv, python=PYTHON, port=9)
         assert ended.returncode == 1 and ended.stdout == ""
@@ -189,4 +189,4 @@ def test_a_client_without_a_server_fails_and_a_busy_workload_ends_in_time():
     began = time.monotonic()
     assert subprocess.run(thrift_rpc.busy(0.2).argv, check=False).returncode == 0
     assert time.monotonic() - began >= 0.2
-    assert thrift_rpc.probe(LocalHost()).count(" on Python 3.") == 1
+    assert thrift_rpc.probe(Host()).count(" on Python 3.") == 1
