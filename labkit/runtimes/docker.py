@@ -10,8 +10,7 @@ from labkit.runtimes.base import Engine, Facts, Instance, of_container
 OCI_RUNTIME, PREFIX = "runc", "labkit-"
 # Containers run one after the other, under the same name. A failure is printed and not counted.
 _CHURN = """while began=$(date +%s%N); do
-    docker run --detach --pull never --name "$@" >/dev/null &&
-        echo "$began $(date +%s%N)" || sleep 0.1
+    docker run -d --pull never --name "$@" >/dev/null && echo "$began $(date +%s%N)" || sleep 0.1
     [ "$(docker wait "$1")" = 0 ] || docker logs --tail 1 "$1" >&2 || true
     docker rm --force --volumes "$1" >/dev/null 2>&1 || true
 done"""
