@@ -447,7 +447,7 @@ def _engine(address: str) -> dict[str, Any] | None:
     if not server.get("Version") or not info.get("ServerVersion"):
         return None
     names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
-    components = {part["Name"]: part["Version"] for part in server.get("Components", ())}
+    components = {part["Name"]: part["Version"] for part in server.get("Components") or ()}
     own = {name: info.get(name) for name in (*names, "DockerRootDir")}
     return {"version": server["Version"], "components": components, **own}
 
@@ -846,7 +846,7 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
     return any(row[1].endswith(f":{port:04X}") for row in _sockets(pid, protocol))
 
 
-def observe_ready(argv: list[str], priority: int, reading: Any, seconds: float = 10.0) -> Any:
+def observe_ready(argv: list[str], priority: int, reading: Any, seconds: float) -> Any:
     """Observe a workload, by a reading, once it listens on its port, or without one just runs."""
     port, ended = reading["port"], "the process has ended"
 
@@ -921,7 +921,7 @@ def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dic
         found[f"listens on {port}/{protocol}"] = "yes" if _listens(pid, port, protocol) else "none"
     if named.get("container"):
         one = _asked(named["engine"], f"/containers/{named['container']}/json")
-        driver = one.get("GraphDriver", {}).get("Name") or one.get("Driver", "none")
+        driver = (one.get("GraphDriver") or {}).get("Name") or one.get("Driver", "none")
         found["container"], found["image"] = (one.get(key, "none") for key in ("Id", "Image"))
         found["OCI runtime"] = one.get("HostConfig", {}).get("Runtime", "none")
         found["storage driver"] = driver

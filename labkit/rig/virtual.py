@@ -218,8 +218,6 @@ def clean() -> list[str]:
     left = [point for point in points if f"{point}/".startswith(_MOUNTS)]
     for point in sorted(left, reverse=True):  # what a killed daemon left, the deepest first
         local.run("umount", "--lazy", point)
-    places = map(str, (netns.STORAGES, netns.IMAGES, netns.DIRECTORY))
-    local.run(*script(images.CLEAR, *places), timeout=600)
     # An engine may have started one more container before it ended.
     local.call("remove_group", group="/labkit")
     local.run("ip", "route", "del", *netns.UNREACHABLE.split(), check=False)
@@ -229,4 +227,6 @@ def clean() -> list[str]:
     outcomes = local.call("restore", label="trial-", gone=True)
     outcomes += local.call("restore", label=netns.LABEL)
     removed += [f"setting {outcome}" for outcome in outcomes]
+    places = map(str, (netns.STORAGES, netns.IMAGES, netns.DIRECTORY))
+    local.run(*script(images.CLEAR, *places), timeout=600)
     return removed

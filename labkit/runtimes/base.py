@@ -13,6 +13,8 @@ from labkit.placement import Limits, Placement, Workload, bare, format_cpus, par
 
 #: The words for each fact that is expected; one of several for a tuple.
 Facts = Mapping[str, str | tuple[str, ...]]
+#: Seconds within which a workload's own process must serve.
+PATIENCE = 10.0
 #: Facts that count what a window may add.
 COUNTED = "flows "
 
@@ -252,7 +254,7 @@ def placed(engine: Engine, instance: Instance, logs: dict[str, str], name: str) 
             "router": network.router if network else "",
         }
         options: dict[str, Any] = {"argv": workload.argv, "priority": placement.limits.fifo or 0}
-        ready = target.host.call("observe_ready", reading=reading, **options)
+        ready = target.host.call("observe_ready", reading=reading, seconds=PATIENCE, **options)
         if why := ready["why"][-800:]:
             where = f"host {target.host.name}, process {reading['pid'] or 'unknown'}"
             raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)

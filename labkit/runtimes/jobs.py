@@ -72,7 +72,7 @@ class Jobs(Engine):
     def stop(self, instance: Instance) -> str:
         host = instance.target.host
         if instance.placement.network == "nat":
-            withdraw(host, rf"labkit={instance.label}(?![\w-])")
+            withdraw(host, rf"labkit={re.escape(instance.label)}(?![^\s\"])")
         groups = [instance.group, f"{instance.group}-monitor"]
         return str(host.call("stop_placement", folder=instance.folder, groups=groups))
 
