@@ -14,7 +14,7 @@ from labkit.placement import Limits, Placement, Workload, bare, format_cpus, par
 #: The words for each fact that is expected; one of several for a tuple.
 Facts = Mapping[str, str | tuple[str, ...]]
 #: Seconds within which a workload's own process must serve.
-PATIENCE = 10.0
+PATIENCE = 30.0
 #: Facts that count what a window may add.
 COUNTED = "flows "
 
