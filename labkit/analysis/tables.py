@@ -102,7 +102,7 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     elsewhere = [one["study"] for one in known if one["source"] != "here"]
     pilots = [one["study"] for one in known if one["blocks"] < LEAST_BLOCKS]
     for text, concerned in {
-        "Not measured on this machine, but by the reference campaign": elsewhere,
+        "Measured here in fewer than 6 blocks or not at all, and shown by the reference": elsewhere,
         f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": pilots,
     }.items():
         studies = "all studies" if len(concerned) == len(known) else ", ".join(concerned)
