@@ -253,7 +253,8 @@ def mechanisms(kernel: Kernel, messages: int) -> dict[str, float]:
     found = {name: count / messages for name, count in rates.items()} if messages else {}
     found |= {name: changed[name] for name in CHANGES if name in changed}
     found |= {name: float(kernel.after[key]) for name, key in LEVELS.items() if key in kernel.after}
-    found |= {f"{cpu}_packets": float(taken) for cpu, taken in changed.get("packets", {}).items()}
+    packets = changed.get("packets", {}).items()  # by counters of 32 bits
+    found |= {f"{cpu}_packets": float(taken % (1 << 32)) for cpu, taken in packets}
     for name, row in changed["cpu"].items():
         share = _shares([row])
         if name == "cpu":
@@ -275,7 +276,7 @@ def used(kernel: Kernel) -> dict[str, float]:
         for column, count in {**changed.get("throttling", {}), **counts}.items():
             found[f"{prefix}{column}"] = float(count)
         for key, column in {"ran_ns": "cpu", "group_ns": "group_cpu"}.items():
-            if key in changed:
+            if changed.get(key, -1) >= 0:  # what a thread took is gone with it
                 found[f"{prefix}{column}_ns"] = float(changed[key])
                 found[f"{prefix}{column}_use"] = changed[key] / elapsed
         if "sockets" in last:

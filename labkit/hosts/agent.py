@@ -637,9 +637,8 @@ def _machine_counters() -> dict[str, Any]:
     found: dict[str, Any] = _numbers("/proc/stat", context_switches="ctxt")
     cpus = [row for row in _lines("/proc/stat") if row[0].startswith("cpu")]
     found["cpu"] = {row[0]: [int(ticks) for ticks in row[1:9]] for row in cpus}
-    counts = {row[0][:-1]: sum(map(int, row[1:])) for row in _lines("/proc/softirqs")[1:]}
-    kept = ("NET_RX", "NET_TX", "TIMER", "SCHED")
-    found["softirqs"] = {name: counts[name] for name in kept if name in counts}
+    count = {row[0][:-1]: sum(map(int, row[1:])) for row in _lines("/proc/softirqs")[1:]}
+    found["softirqs"] = {n: count[n] for n in ("NET_RX", "NET_TX", "TIMER", "SCHED") if n in count}
     if states := files(f"{CPUS}/cpu[0-9]*/cpuidle/state[0-9]*/usage"):
         found["idle_exits"] = sum(map(int, states.values()))
     return found

@@ -122,7 +122,9 @@ class Host:
         # An agent is not part of the job that calls it.
         env = {agent.LABEL: "", agent.JOB: ""}
         argv = (self.python, "-ISc", agent.BOOT)
-        answer = json.loads(self.run(*argv, input=request, timeout=timeout, env=env).stdout)
+        printed = self.run(*argv, input=request, timeout=timeout, env=env).stdout
+        noise = f"its login prints {printed[:80]!r}: make ~/.bashrc silent there"
+        answer = json.loads(printed) if printed[:1] == "{" else {"error": noise}
         if why := answer.get("error"):
             what, given = f"{function} failed", {"arguments": arguments}
             raise CommandFailed(what, where=f"host {self.name}", why=why, evidence=given)

@@ -14,7 +14,6 @@ _CHURN = """while began=$(date +%s%N); do
     [ "$(docker wait "$1")" = 0 ] || docker logs --tail 1 "$1" >&2 || true
     docker rm --force --volumes "$1" >/dev/null 2>&1 || true
 done"""
-# One command, as each takes time.
 _STOP = """log=$(docker logs "$1" 2>&1) && printf %s "$log"
 docker rm --force --volumes "$1" >/dev/null
 """

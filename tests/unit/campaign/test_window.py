@@ -192,15 +192,15 @@ def test_packets_and_rps_interrupts_of_each_cpu(proc):
 
 
 CPU = {"cpu": [10, 0, 10, 100, 0, 0, 0, 0], "cpu0": [0, 0, 0, 50, 0, 0, 0, 0]}
-EARLIER: dict[str, Any] = {"cpu": CPU, "beside": {"other": {"ran_ns": 5}}}
+EARLIER: dict[str, Any] = {"cpu": CPU, "beside": {"other": {"ran_ns": 5}, "less": {"ran_ns": 9}}}
 EARLIER |= {"context_switches": 1000, "voluntary": 10, "idle_exits": 500, "migrations": 3}
-EARLIER |= {"softirqs": {"NET_RX": 100, "NET_TX": 5}, "packets": {"cpu0": 10}}
+EARLIER |= {"softirqs": {"NET_RX": 100, "NET_TX": 5}, "packets": {"cpu0": 2**32 - 10}}
 EARLIER |= {"throttling": {"nr_throttled": 1, "nr_periods": 4}, "Udp.RcvbufErrors": 2}
 EARLIER |= {"sockets": {"11": 2**32 - 3}, "clock_ns": 1000, "ran_ns": 30}
 CPU = {"cpu": [40, 5, 30, 130, 5, 1, 8, 1], "cpu0": [25, 0, 0, 125, 0, 0, 0, 0]}
-LATER: dict[str, Any] = {"cpu": CPU, "beside": {"other": {"ran_ns": 105, "group_ns": 7}}}
+LATER: dict[str, Any] = {"cpu": CPU, "beside": {"other": {"ran_ns": 105}, "less": {"ran_ns": 8}}}
 LATER |= {"context_switches": 3000, "voluntary": 1010, "idle_exits": 1500, "migrations": 4}
-LATER |= {"softirqs": {"NET_RX": 2100, "NET_TX": 5}, "packets": {"cpu0": 300}}
+LATER |= {"softirqs": {"NET_RX": 2100, "NET_TX": 5}, "packets": {"cpu0": 280}}
 LATER |= {"throttling": {"nr_throttled": 8, "nr_periods": 24}, "Udp.RcvbufErrors": 2}
 LATER |= {"sockets": {"11": 4, "12": 6}, "clock_ns": 2000, "ran_ns": 330, "last_cpu": 1}
 
@@ -210,7 +210,7 @@ def test_differences_by_hand():
     wanted = {"context_switches": 2.0, "server_switches": 1.0, "idle_exits": 1.0, "migrations": 1}
     wanted |= {"softirq_net_rx": 2.0, "softirq_net_tx": 0.0, "softirqs": 2.0}
     wanted |= {"Udp.RcvbufErrors": 0, "cpu0_packets": 290.0, "nr_throttled": 7, "nr_periods": 20}
-    # A counter has wrapped around, and a socket was opened.
+    # Counters have wrapped around, a socket was opened, and a thread of `less` has ended.
     wanted |= {"socket_drops": 13.0, "cpu_ns": 300.0, "cpu_use": 0.3, "server_last_cpu": 1.0}
     wanted |= {"cpu_user": 0.3, "cpu_nice": 0.05, "cpu_system": 0.2, "cpu_idle": 0.3}
     wanted |= {"cpu_iowait": 0.05, "cpu_irq": 0.01, "cpu_softirq": 0.08, "steal": 0.01}

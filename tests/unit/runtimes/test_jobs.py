@@ -7,13 +7,10 @@ from labkit.hosts.target import Target
 from labkit.placement import Workload, container
 from labkit.runtimes import RUNTIMES, Instance
 
-#: As iptables lists rules, whose comments it quotes.
 RULE = '-A PREROUTING -d 198.18.0.3/32 -p udp --dport {} -m comment --comment "labkit={}" -j DNAT'
 
 
 class Rules(Host):
-    """A host with rules, which remembers those that are deleted."""
-
     def __init__(self, labels):
         super().__init__("sut")
         rules = [RULE.format(number, label) for number, label in enumerate(labels)]
