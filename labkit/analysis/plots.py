@@ -101,7 +101,7 @@ def _drawn(draw: Callable[..., Figure]) -> Callable[..., Figure | Html]:
 
 @_drawn
 def forest(table: pd.DataFrame, factor: Any = "", by: Any = (), *, wide: bool = False) -> Figure:
-    """Draw ratios and their intervals, each below its label, or in a `wide` figure beside it."""
+    """Draw ratios with intervals; labels stand above them, in a `wide` figure to their left."""
     figure = Figure()
     figure.set_layout_engine("constrained", rect=(0.52, 0, 0.48, 1) if wide else (0, 0, 1, 1))
     axes = figure.subplots()

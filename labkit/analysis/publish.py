@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import __version__
-from labkit.analysis.tables import html
+from labkit.analysis.tables import LEAST_SHOWN, html
 from labkit.data import Campaign, by_study
 from labkit.errors import LabkitError
 from labkit.notebooks import execute
@@ -18,8 +18,6 @@ from labkit.process import say
 
 #: Type of the output by which a notebook hands its answers to the index.
 ANSWER = "application/vnd.labkit.answer+json"
-#: Complete blocks from which on a campaign measured here is shown instead of the reference.
-_ENOUGH = 6
 #: Tags of cells that a page leaves out: defaults of parameters, and a cell's error repeated.
 _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
@@ -67,7 +65,7 @@ def report(folder: Path, data: Path | None, *, done: Collection[Path] = ()) -> l
     # The last folder with a campaign of enough blocks counts, else the first with any.
     shown, *later = [by_study(one) for one in folders]
     for found in later:
-        shown |= {n: one for n, one in found.items() if len(one.complete_blocks) >= _ENOUGH}
+        shown |= {n: one for n, one in found.items() if len(one.complete_blocks) >= LEAST_SHOWN}
     answers = _build(folder, home / "notebooks/90-ledger.ipynb", given)
     # One after another: the samples in two kernels would need more than 1 GB.
     for study in sorted(shown):

@@ -12,6 +12,8 @@ import pandas as pd
 from labkit.analysis.claims import LOCAL_BLOCKS
 from labkit.analysis.stats import LEAST_BLOCKS
 
+#: Complete blocks from which on a campaign measured here is shown instead of the reference.
+LEAST_SHOWN = 6
 #: Answers and errors of pages, as ``answers.json`` has them.
 Answers = Sequence[Mapping[str, Any]]
 #: Characters from which on a column of text has a width of its own.
@@ -101,8 +103,9 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     alarms = [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
     elsewhere = [one["study"] for one in known if one["source"] != "here"]
     pilots = [one["study"] for one in known if one["blocks"] < LEAST_BLOCKS]
+    less = f"Measured here in fewer than {LEAST_SHOWN} blocks or not at all"
     for text, concerned in {
-        "Measured here in fewer than 6 blocks or not at all, and shown by the reference": elsewhere,
+        f"{less}, and shown by the reference": elsewhere,
         f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": pilots,
     }.items():
         studies = "all studies" if len(concerned) == len(known) else ", ".join(concerned)

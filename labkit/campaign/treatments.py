@@ -1,7 +1,7 @@
 """Treatments: levels that labkit applies around a trial, and verifies in every window.
 
 A study declares one as a factor, ``"wait": BusyPolling("block", "busy_poll")``, or as a setting,
-``"idle": IdlePolicy("held")``. Any other factor or setting is a value for the protocol alone.
+``"idle": IdlePolicy("held")``. The protocol gets any other factor or setting as a value.
 """
 
 from __future__ import annotations

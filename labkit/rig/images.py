@@ -51,13 +51,12 @@ _WHY = {
     "aufs": "the kernel has no aufs",
 }
 #: Removes what campaigns made for storages ($1), logs of clients in unpacked images ($2), a folder
-#: of jobs ($3), and folders of idle states that were held, whose processes have been ended. The
+#: of jobs ($3), and in that of the journal ($4) the folders of jobs that held idle states. The
 #: kernel's list of mounts is read, since looking at a union may hang.
 CLEAR = """
 awk -v place="$1/unions/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
     while read -r mount; do umount --lazy "$mount"; done
-rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-* "$3" \
-    /var/lib/labkit/journal/hold-*
+rm -rf --one-file-system -- "$1/bind" "$1/unions" "$2"/*/rootfs/run/trial-* "$3" "$4"/hold-*
 """
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from labkit.errors import HostUnreachable, LabkitError, RigError
 from labkit.hosts import Host, SshHost, script
+from labkit.hosts.agent import JOURNAL
 from labkit.hosts.target import Target
 from labkit.process import announce
 from labkit.rig import checks, images, netns, networks
@@ -66,7 +67,7 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
         removed += [f"container {one}" for one in networks.remove_containers(host, socket)]
         # After the containers, since an engine keeps a network that one of them is on.
         removed += networks.remove(Target(host, "", socket, directory=jobs))
-    places = (f"{machine.scratch}/storage", f"{machine.scratch}/images", jobs)
+    places = (f"{machine.scratch}/storage", f"{machine.scratch}/images", jobs, JOURNAL)
     host.run(*script(images.CLEAR, *places), timeout=600)
     host.call("remove_group", group=GROUP)
     return removed

@@ -15,7 +15,7 @@ import psutil
 
 from labkit.errors import RigError
 from labkit.hosts import Host, Result, Settings, script
-from labkit.hosts.agent import CPUS
+from labkit.hosts.agent import CPUS, JOURNAL
 from labkit.hosts.target import Image, Target
 from labkit.placement import RELEASES, format_cpus, parse_cpus
 from labkit.process import announce
@@ -227,6 +227,6 @@ def clean() -> list[str]:
     outcomes = local.call("restore", label="trial-", gone=True)
     outcomes += local.call("restore", label=netns.LABEL)
     removed += [f"setting {outcome}" for outcome in outcomes]
-    places = map(str, (netns.STORAGES, netns.IMAGES, netns.DIRECTORY))
+    places = map(str, (netns.STORAGES, netns.IMAGES, netns.DIRECTORY, JOURNAL))
     local.run(*script(images.CLEAR, *places), timeout=600)
     return removed
