@@ -47,13 +47,13 @@ WAIT = click.option("--wait", is_flag=True, help="Wait while another process use
 
 def _read_values(_: Any, __: Any, pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Return parameters, whose values are YAML as for papermill."""
-    import yaml
+    from labkit import notebooks
 
     try:
-        return {name: yaml.safe_load(value) for name, value in pairs}
-    except yaml.YAMLError as error:
+        return {name: notebooks.values(value) for name, value in pairs}
+    except ValueError as error:
         remedy = 'write for example 5, spin, [host, bridge] or "{kind: none}"'
-        raise click.BadParameter(f"not YAML: {error}\n{remedy}") from None
+        raise click.BadParameter(f"{error}\n{remedy}") from None
 
 
 @click.group(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -16,6 +18,19 @@ GRACE = 60
 #: Types that an annotation names before a bracket; others take any value.
 _TYPES: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": bool}
 _TYPES |= {"list": list, "dict": dict}
+
+
+def values(text: str) -> Any:
+    """Return the value of a text in YAML 1.2: ``010`` is 10, ``12:30`` a text, and keys differ."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError, ArithmeticError, RecursionError) as error:
+        problem, mark = getattr(error, "problem", error), getattr(error, "problem_mark", "")
+        why = " ".join(f"{problem} {mark}".split())
+        raise ValueError(f"not YAML: {why}") from None
 
 
 def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
@@ -33,9 +48,14 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
             raise UsageError(what, remedy=suggestion(name, types))
         kind = types[name].partition("[")[0]
         number = not isinstance(value, bool) or kind not in ("int", "float")
-        if not (number and isinstance(value, _TYPES.get(kind, object))):
-            what = f"the parameter {name} of {notebook.name} cannot be {value!r}"
-            raise UsageError(what, remedy=f"write it as {types[name]}")
+        fits = number and isinstance(value, _TYPES.get(kind, object))
+        with contextlib.suppress(TypeError, ValueError):
+            json.dumps(value, allow_nan=False)  # a date is no value of a notebook, nor is nan
+            if fits and not (isinstance(value, int | float) and value < 0):
+                continue
+        what = f"the parameter {name} of {notebook.name} cannot be {value!r}"
+        remedy = f"write it as {types[name]}; a number is finite and not negative"
+        raise UsageError(what, remedy=remedy)
 
 
 def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path) -> None:

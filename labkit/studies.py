@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -14,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from labkit import notebooks
 from labkit.campaign.runner import write
@@ -80,8 +79,8 @@ def _profile(notebook: Path, profile: str) -> dict[str, Any]:
         refuse_unknown(f"profile of {_name(notebook)}", [profile], known)
         path = known[profile]
     try:
-        found = dict(yaml.safe_load(path.read_text()))
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+        found = dict(notebooks.values(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
         what, where = "a profile cannot be read", str(path)
         remedy = "write lines such as `messages: 5000`, as in notebooks/profiles"
         raise UsageError(what, where=where, why=str(error), remedy=remedy) from None
@@ -166,7 +165,7 @@ def measure_block(
     rig = f"{Path(spec).stem.replace(':', '-')}-{os.uname().nodename}"
     folder = project(FLEET) / "worker" / rig / name
     profile, given = folder / f"{study}.yaml", {"rig": spec, "data": str(folder), "only": [number]}
-    write(profile, yaml.safe_dump({**parameters, **given}).encode())
+    write(profile, json.dumps({**parameters, **given}).encode())
     # A worker that is killed must not leave a process that has the rig.
     argv = ["setpriv", "--pdeathsig", "TERM", *COMMAND, "run", study, "--wait", "-P", str(profile)]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
-import yaml
 from pyarrow.dataset import dataset
 
+from labkit import notebooks
 from labkit.data import ORDER, Campaign, campaigns
 from labkit.errors import DatasetError
 from labkit.paths import SHIPPED
@@ -136,7 +136,7 @@ def _crate(folder: Path, table: pd.DataFrame, title: str) -> Any:
     crate.name, crate.description, crate.license = title, title, _LICENCE
     crate.datePublished = table["measured"].str[-10:].max()
     path, parts = folder / _CITATION, ("family-names", "given-names", "name")
-    for author in yaml.safe_load(path.read_text())["authors"] if path.is_file() else []:
+    for author in notebooks.values(path.read_text())["authors"] if path.is_file() else []:
         name = ", ".join(author[part] for part in parts if part in author)
         person = Person(crate, f"#{name.replace(' ', '-')}", {"name": name})
         crate.root_dataset.append_to("author", crate.add(person))
@@ -176,14 +176,14 @@ def verify(folder: Path) -> list[str]:
 def cite(path: Path) -> str:
     """Return a CITATION.cff; of a dataset with a version, the beginning of SHA256SUMS' digest."""
     text, sums = path.read_text(), path.parent / _SUMS
-    if sums.is_file() and "version" not in yaml.safe_load(text):
+    if sums.is_file() and "version" not in notebooks.values(text):
         text += f'version: "{hashlib.sha256(sums.read_bytes()).hexdigest()[:12]}"\n'
     return text
 
 
 def missing(folder: Path) -> list[str]:
     """Return what a release still lacks in CITATION.cff, and where .zenodo.json differs from it."""
-    citation = yaml.safe_load((folder / _CITATION).read_text())
+    citation = notebooks.values((folder / _CITATION).read_text())
     deposit = json.loads((folder / ".zenodo.json").read_text())
     people = [author for author in citation["authors"] if "name" not in author]
     lacks = {

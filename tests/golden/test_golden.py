@@ -19,7 +19,6 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-import yaml
 
 import labkit
 from labkit import placement as known
@@ -28,6 +27,7 @@ from labkit.analysis.publish import ANSWER
 from labkit.errors import PlacementError
 from labkit.hosts.host import Result
 from labkit.hosts.target import Image, Storage, Target
+from labkit.notebooks import values
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 from labkit.rig.networks import VIRTUAL
 from labkit.rig.virtual import DryHost
@@ -191,7 +191,7 @@ def plan_of(study, profile, rig):
     """Return the plan of a study's profile on a rig."""
     from notebook_studies import declared
 
-    given = yaml.safe_load((PROFILES / f"{study}.{profile}.yaml").read_text())
+    given = values((PROFILES / f"{study}.{profile}.yaml").read_text())
     names = declared(f"{study}.ipynb", **given)
     return names["study"].plan(rig, blocks=names["blocks"], seed=names["seed"])
 

@@ -5,7 +5,6 @@ import re
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from labkit import cli, data, studies
@@ -148,7 +147,7 @@ def test_a_release_lacks_what_only_people_can_give(tmp_path):
     deposit = {"doi": citation["doi"], "creators": [{"name": "Doe, Jane"}]}
 
     def lacks():
-        (tmp_path / "CITATION.cff").write_text(yaml.safe_dump({**citation, "authors": [doe]}))
+        (tmp_path / "CITATION.cff").write_text(json.dumps({**citation, "authors": [doe]}))
         (tmp_path / ".zenodo.json").write_text(json.dumps(deposit))
         return CliRunner().invoke(cli.app, ["cite", "--check", str(tmp_path)]).stdout
 

@@ -7,11 +7,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import labkit
+from labkit.notebooks import values
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -31,7 +31,7 @@ def test_few_packages_are_needed_at_run_time_and_the_given_ones_are():
 
 
 def test_conda_has_the_packages_and_bounds_of_pyproject():
-    listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    listed = values((ROOT / "environment.yml").read_text())["dependencies"]
     conda = {line.replace("matplotlib-base", "matplotlib") for line in listed if "pip" not in line}
     conda = {line.replace(" ", "") for line in conda}
     python = f"python{PROJECT['requires-python']}"

@@ -1,14 +1,14 @@
 """Notebooks are executed as asked; wrong parameters are refused, failures and interrupts kept."""
 
+import math
 import re
 import runpy
 
 import nbformat
 import pytest
-import yaml
 
 from labkit.errors import LabkitError, RigError, UsageError
-from labkit.notebooks import check, execute
+from labkit.notebooks import check, execute, values
 from labkit.paths import SHIPPED, project
 
 DECLARED = """rig: str = "auto"
@@ -47,6 +47,10 @@ def write(tmp_path):
         ("margin", "wide", "float"),
         ("sizes", 64, "list[int]"),
         ("loads", ["none"], "dict"),
+        ("margin", math.inf, "finite and not negative"),
+        ("margin", -0.1, "finite and not negative"),
+        ("size", [64, math.nan], "object"),
+        ("size", values("2015-01-01"), "object"),
     ],
 )
 def test_parameters_are_those_that_a_notebook_declares(name, value, remedy, write):
@@ -54,6 +58,17 @@ def test_parameters_are_those_that_a_notebook_declares(name, value, remedy, writ
     check(notebook, {**given, "size": [64, 1024], "plain": "any", "margin": 1})
     with pytest.raises(UsageError, match=re.escape(remedy)):
         check(notebook, {name: value})
+
+
+def test_values_are_those_of_yaml_1_2():
+    text = "[010, 064, 1e-2, 0o10, 12:30, yes, {a: [host, 5]}]"
+    assert values(text) == [10, 64, 0.01, 8, "12:30", "yes", {"a": ["host", 5]}]
+    for text in ("blocks: 5\nsize: 1\nblocks: 50", "{kind: none, kind: stress}"):
+        with pytest.raises(ValueError, match=r'duplicate key "(blocks|kind)".*line [13], column'):
+            values(text)
+    for text in ("[", "\0", "!!python/name:os.system", "[" * 9999, "9" * 9999):
+        with pytest.raises(ValueError, match="not YAML"):
+            values(text)
 
 
 def test_a_notebook_with_a_conflict_is_a_usage_error(tmp_path):
@@ -65,7 +80,7 @@ def test_a_notebook_with_a_conflict_is_a_usage_error(tmp_path):
 def test_every_profile_has_parameters_of_its_study():
     for profile in project("notebooks/profiles").glob("*.yaml"):
         study = project("notebooks/studies") / f"{profile.name.split('.')[0]}.ipynb"
-        check(study, yaml.safe_load(profile.read_text()))
+        check(study, values(profile.read_text()))
 
 
 def test_a_notebook_runs_with_its_parameters_in_a_folder(write, tmp_path):

@@ -101,8 +101,8 @@ BLOCKS, TRIALS, NAME = 12, 3, "20260101-000000-abc"
 
 #: `labkit run` without a rig: copies what is missing of a block, trial by trial.
 RUN = """
-import os, pathlib, shutil, sys, time, yaml
-given = yaml.safe_load(pathlib.Path(sys.argv[sys.argv.index("-P") + 1]).read_text())
+import json, os, pathlib, shutil, sys, time
+given = json.loads(pathlib.Path(sys.argv[sys.argv.index("-P") + 1]).read_text())
 if given["rig"] == "broken":
     sys.exit("the rig is on fire")
 source = pathlib.Path(given["source"])
