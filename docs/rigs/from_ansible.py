@@ -10,36 +10,67 @@ import json
 import sys
 
 ROLES = ("generator", "sut", "clean", "peer", "collector")
-#: Keys of rig.toml, and the variables that have their value in an inventory.
-REACHED = {
-    "ssh": ("ansible_host", "ansible_ssh_host"),
-    "user": ("ansible_user", "ansible_ssh_user"),
-    "port": ("ansible_port", "ansible_ssh_port"),
-    "key": ("ansible_ssh_private_key_file", "ansible_private_key_file"),
-    "sudo": ("ansible_become",),
+#: Keys of rig.toml by the variable that has their value in an inventory.
+KEYS = {
+    **dict.fromkeys(("ansible_ssh_host", "ansible_host"), "ssh"),
+    **dict.fromkeys(("ansible_ssh_user", "ansible_user"), "user"),
+    **dict.fromkeys(("ansible_ssh_port", "ansible_port"), "port"),
+    **dict.fromkeys(("ansible_ssh_private_key_file", "ansible_private_key_file"), "key"),
+    "ansible_become": "sudo",
 }
-LISTS, TEXTS = ("addresses", "interfaces", "mirrors"), ("cpus",)
 
 
-def convert(inventory: dict) -> str:
+def flag(value):
+    """Return a boolean, which an inventory of INI has as a text."""
+    names = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+    return names.get(str(value).lower(), value)
+
+
+def number(value):
+    """Return a number, which may be a text."""
+    return int(value) if str(value).isdigit() else value
+
+
+def several(value):
+    """Return a list, which may be a text with commas."""
+    return [one.strip() for one in value.split(",")] if isinstance(value, str) else value
+
+
+def cpus(value):
+    """Return a CPU list as a text: INI makes a list of ``2,3``, and a number of ``2``."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+#: How the values of keys are converted; those of others are taken as they are.
+TYPES = {"port": number, "sudo": flag, "cpus": cpus}
+TYPES |= dict.fromkeys(("addresses", "interfaces", "mirrors"), several)
+
+
+def convert(inventory):
     """Return the text of a rig.toml for what `ansible-inventory --list` printed."""
     lines = []
     for role in ROLES:
         hosts = inventory.get(role, {}).get("hosts", [])
         if not hosts:
             continue
-        given = inventory["_meta"]["hostvars"].get(hosts[0], {})
-        keys = {"ssh": hosts[0]}
-        names = [(key, name) for key, names in REACHED.items() for name in names]
-        keys |= {key: given[name] for key, name in names if name in given}
-        for name, value in given.items():
-            key = name.removeprefix("labkit_")
-            if key != name:
-                value = value.split(",") if key in LISTS and isinstance(value, str) else value
-                keys[key] = str(value) if key in TEXTS else value
+        values = {"ssh": hosts[0]}
+        for name, value in inventory["_meta"]["hostvars"].get(hosts[0], {}).items():
+            key = KEYS.get(name, name.removeprefix("labkit_"))
+            where = f"host {hosts[0]}: the variable {name}"
+            if key == name:
+                if name.startswith("ansible_"):  # such as a jump host in ansible_ssh_common_args
+                    print(f"{where} is left out: rig.toml has no such key", file=sys.stderr)
+                continue
+            if isinstance(value, dict):
+                sys.exit(
+                    f"{where} is encrypted or a mapping: decrypt it first, or write it plainly"
+                )
+            if "{{" in str(value):
+                sys.exit(f"{where} is a template: write its value, as --list does not resolve it")
+            values[key] = TYPES.get(key, lambda given: given)(value)
         lines += [f"[hosts.{role}]"]
         # Texts, numbers, lists and booleans are written in TOML as in JSON.
-        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()] + [""]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()] + [""]
     return "\n".join(lines)
 
 

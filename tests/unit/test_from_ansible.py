@@ -10,11 +10,16 @@ from labkit.paths import SHIPPED
 from labkit.rig.rigfile import read_rigfile
 
 
-def convert(folder, name, old="", new=""):
+def run(name, old, new):
     text = (SHIPPED / "tests" / "captured" / name).read_text().replace(old, new)
     argv = [sys.executable, str(SHIPPED / "docs" / "rigs" / "from_ansible.py")]
-    printed = subprocess.run(argv, input=text, capture_output=True, text=True, check=True).stdout
-    (folder / "rig.toml").write_text(printed)
+    return subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
+
+
+def convert(folder, name, old="", new=""):
+    done = run(name, old, new)
+    assert done.returncode == 0
+    (folder / "rig.toml").write_text(done.stdout)
     return read_rigfile(folder / "rig.toml")
 
 
@@ -33,3 +38,33 @@ def test_groups_of_an_inventory(tmp_path):
     assert layer2.port == "eth2" and file.hosts.collector.mirrors == ["sut"]
     with pytest.raises(UsageError, match="bridge_prot"):  # a variable that is no key
         convert(tmp_path, "ansible-inventory.json", "labkit_bridge_port", "labkit_bridge_prot")
+
+
+#: What an inventory has in place of its first value, which INI makes a text or a list.
+BECOME, CPUS, HOST = (
+    '"ansible_become": true',
+    '"labkit_cpus": "2-3"',
+    '"ansible_host": "192.0.2.10"',
+)
+
+
+def test_values_of_ini_are_those_of_a_rig_file(tmp_path):
+    for text, sudo in {"yes": True, "no": False, "True": True, "0": False}.items():
+        file = convert(tmp_path, "ansible-inventory.json", BECOME, f'"ansible_become": "{text}"')
+        assert file.hosts.generator.sudo is sudo
+    file = convert(tmp_path, "ansible-inventory.json", CPUS, '"labkit_cpus": [2, 3]')
+    assert file.hosts.generator.cpus == "2,3"
+    file = convert(tmp_path, "ansible-inventory.json", "2222", '"2222"')
+    assert file.hosts.generator.port == 2222
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        ('"ansible_host": "{{ mgmt_ip }}"', "ansible_host is a template"),
+        (f'{HOST}, "labkit_key": {{"__ansible_vault": "$ANSIBLE_VAULT;1.1"}}', "decrypt it first"),
+        (f'{HOST}, "ansible_ssh_common_args": "-J gate"', "ansible_ssh_common_args is left out"),
+    ],
+)
+def test_a_value_that_cannot_be_carried_over_is_named(new, words):
+    assert words in run("ansible-inventory.json", HOST, new).stderr
