@@ -113,9 +113,24 @@ def _printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
     return done.stdout.decode(errors="replace")
 
 
+def _present(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON without members that are null."""
+    return {name: value for name, value in pairs if value is not None}
+
+
+#: Reads what engines and iproute2 print.
+JSON = json.JSONDecoder(object_pairs_hook=_present)
+
+
 def _rows(*argv: str) -> Rows:
-    """Return the rows of a command that prints JSON; iproute2 prints what it omits as empty."""
-    return [row for row in json.loads(_printed(*argv) or "[]") if row]
+    """Return the rows of a command of iproute2 that prints JSON."""
+    # It prints what it omits as an empty row, and some tunnels not in JSON: they are left out.
+    text = _printed(*argv)
+    found: Rows = []
+    for element in re.finditer(r"[\[,]\s*(?=\{)", text):
+        with contextlib.suppress(ValueError):
+            found.append(JSON.raw_decode(text, element.end())[0])
+    return [row for row in found if "ifname" in row or "dst" in row]
 
 
 def _cpus_of(text: str) -> set[int]:
@@ -447,7 +462,7 @@ def _engine(address: str) -> dict[str, Any] | None:
     if not server.get("Version") or not info.get("ServerVersion"):
         return None
     names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
-    components = {part["Name"]: part["Version"] for part in server.get("Components") or ()}
+    components = {part["Name"]: part["Version"] for part in server.get("Components", ())}
     own = {name: info.get(name) for name in (*names, "DockerRootDir")}
     return {"version": server["Version"], "components": components, **own}
 
@@ -706,6 +721,8 @@ LIMITS = (
     *("blkio.throttle.read_iops_device", "cpu.weight", "cpu.max", "memory.max", "memory.high"),
     *("io.max", "cgroup.freeze", "cpu.cfs_burst_us", "cpu.max.burst"),
 )
+#: Controllers with such files; "cgroup" is version 2.
+LIMITING = {name.partition(".")[0] for name in LIMITS}
 #: The kernel's numbers of scheduling classes.
 CLASSES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
 #: Lines of nft or iptables-legacy-save that are not rules.
@@ -919,13 +936,22 @@ def observe(pid: int, port: int = 0, protocol: str = "udp", **named: str) -> dic
     if port:
         found[f"listens on {port}/{protocol}"] = "yes" if _listens(pid, port, protocol) else "none"
     if named.get("container"):
-        one = _asked(named["engine"], f"/containers/{named['container']}/json")
-        driver = (one.get("GraphDriver") or {}).get("Name") or one.get("Driver", "none")
-        found["container"], found["image"] = (one.get(key, "none") for key in ("Id", "Image"))
-        found["OCI runtime"] = one.get("HostConfig", {}).get("Runtime", "none")
-        found["storage driver"] = driver
+        path = f"/containers/{named['container']}/json"
+        found.update(container_facts(_asked(named["engine"], path)))
     ways = _connections(named["router"]) if named.get("router") else ()
     return {**found, **{f"router to {end}": way for end, way in ways}}
+
+
+def container_facts(one: dict[str, Any]) -> dict[str, str]:
+    """Return what a container is, of what its engine says."""
+    # Docker 29 names the driver of its image store in another place.
+    store = one.get("Storage", {}).get("RootFS", {}).get("Snapshot", {})
+    return {
+        "container": one.get("Id", "none"),
+        "image": one.get("Image", "none"),
+        "OCI runtime": one.get("HostConfig", {}).get("Runtime", "none"),
+        "storage driver": one.get("GraphDriver", store).get("Name") or one.get("Driver", "none"),
+    }
 
 
 def _process_facts(pid: int) -> dict[str, str]:
@@ -957,10 +983,10 @@ def _process_facts(pid: int) -> dict[str, str]:
 
 def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
     """Return whose control groups they are, and the limits of each and of those above."""
-    # The hierarchy of systemd limits nothing, nor does that of version 2 beside version 1.
-    limiting = {base: path for base, path in paths.items() if not base.endswith("/systemd")}
-    if len(limiting) > 1:
-        limiting.pop(f"{GROUPS}/unified", None)
+    # Other hierarchies limit nothing, and an older engine leaves a container at their root.
+    limiting = {
+        base: path for base, path in paths.items() if LIMITING & {*Path(base).name.split(",")}
+    } or paths
     outside = [f"{path or '/'} of {base}" for base, path in limiting.items() if group not in path]
     labkits = [path for path in limiting.values() if path.startswith("/labkit")]
     found = {"control group": ", ".join(outside) or group or ", ".join(labkits[:1]) or "none"}
@@ -1001,7 +1027,8 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
     mounts = [("", "", "", "")]
     for line in mountinfo.splitlines():
         fields, (kind, _, options) = line.split(), line.partition(" - ")[2].split(" ", 2)
-        root, point = (field.encode().decode("unicode_escape") for field in fields[3:5])
+        texts = (field.encode("latin-1", "backslashreplace") for field in fields[3:5])
+        root, point = (text.decode("unicode_escape") for text in texts)
         mounts.append((point.rstrip("/"), root, kind, options))
 
     def at(path: str) -> tuple[str, str, str, str]:
@@ -1010,7 +1037,7 @@ def mount_facts(mountinfo: str, source: str) -> dict[str, str]:
         return sorted(above, key=lambda one: len(one[0]))[-1]
 
     _, root, kind, options = at("")
-    lower = r"(?:^|,)lowerdir=([^:,]*)(?:,|$)"
+    lower = r"^(?!.*lowerdir.*lowerdir)(?:.*,)?lowerdir\+?=([^:,]*)(?:,|$)"
     found = {"layer over": _first(lower, options, f"{kind} {root}")}
     point, root, found["file system of /data"], _ = at("/data")
     # The kernel shows the directory relative to its file system, so that only the end of the path
@@ -1030,7 +1057,7 @@ def _network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
         if is_own:
             own = _rows("ip", "-d", "-j", "address")
             found.update({"rules inside": firewall(_rules()), **_link_facts(own, "inside")})
-    addresses = [one["local"] for row in own for one in row.get("addr_info", ())]
+    addresses = [one["local"] for row in own for one in row.get("addr_info", ()) if one]
     found.update({f"address {address}": "yes" for address in addresses})
     for other in ("", *map(str, Path(sandboxes or "/none").glob("*"))) if is_own else ():
         # One of a container may be gone meanwhile.
@@ -1055,7 +1082,9 @@ def _rules() -> str:
     """Return the firewall rules of a network; either back end may hold those of an engine."""
     old = read("/proc/self/net/ip_tables_names")
     saved = _printed("iptables-legacy-save", "-c") if old else ""
-    return _printed("nft", "list", "ruleset") + saved
+    listed = _printed("nft", "list", "ruleset")
+    # A build without the extensions of iptables does not show where its rules lead.
+    return listed + saved + (_printed("iptables-nft-save", "-c") if 'xt target "' in listed else "")
 
 
 def firewall(rules: str) -> str:
@@ -1160,7 +1189,7 @@ def probe(scratch: str, programs: list[str], addresses: list[str]) -> dict[str, 
 
 def _asked(engine: str, path: str) -> dict[str, Any]:
     """Return what an engine says by its Unix socket; its command line takes ten times as long."""
-    return dict(json.loads(_answer(engine.partition("://")[2], path) or "{}"))
+    return dict(JSON.decode(_answer(engine.partition("://")[2], path) or "{}"))
 
 
 def _answer(address: str | tuple[str, int], path: str) -> str:

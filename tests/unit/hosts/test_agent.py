@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -123,6 +124,14 @@ def test_translations(rules, port, own, facts):
     assert found == facts | ({"flows udp": "8"} if rules == TWO else {})
 
 
+def test_rules_that_nft_cannot_show_are_those_of_iptables(monkeypatch):
+    listed = re.sub("dnat to .*", 'xt target "DNAT"', NFT)
+    printed = {"nft": listed, "iptables-nft-save": LEGACY}
+    monkeypatch.setattr(agent, "read", lambda path: "")
+    monkeypatch.setattr(agent, "_printed", lambda program, *_: printed[program])
+    assert agent.translations(agent._rules(), 11111, ["198.19.0.2"]) == NAT
+
+
 def test_an_empty_table_is_not_without_rules():
     empty = "*filter\n:INPUT ACCEPT [0:0]\nCOMMIT\n"
     assert agent.firewall("") == "none" != agent.firewall(empty)
@@ -161,6 +170,22 @@ def test_both_ends_of_a_link_must_name_each_other():
     assert "tunnel" not in agent.bridge_facts([], LINKS, entries)
 
 
+#: Of iproute2: rows that it omits, and one of a tunnel that is no JSON.
+BROKEN = """[{},{"ifindex":1,"ifname":"lo","master":null},{"ifindex":7,"ifname":"tun1070",
+"linkinfo":{"info_data":{"remote":"2001:db8::ffff","erspan_dir","erspan_hwid":"0x0"}}},{"ifindex":4,
+"ifname":"eth0","addr_info":[{},{"family":"inet","local":"172.17.0.2"}]},{"ifname":"cut"""
+STORE = '{"Storage": {"RootFS": {"Snapshot": {"Name": "overlayfs"}}}, "HostConfig": null}'
+
+
+def test_members_that_are_null_or_broken_are_absent(monkeypatch):
+    monkeypatch.setattr(agent, "_printed", lambda *_: BROKEN)
+    first, second = agent._rows("ip")
+    assert first == {"ifindex": 1, "ifname": "lo"} and second["ifname"] == "eth0"
+    for text in (STORE, '{"GraphDriver": null, "Driver": "overlayfs"}'):
+        found = agent.container_facts(agent.JSON.decode(text))
+        assert found["storage driver"] == "overlayfs" and found["OCI runtime"] == "none"
+
+
 V1 = {"cpuset.cpus": "1", "cpu.shares": "512", "memory.limit_in_bytes": "67108864"}
 V1 |= {"cpu.cfs_quota_us": "2000", "cpu.cfs_period_us": "10000"}
 V2 = {"cpuset.cpus": "1", "cpu.weight": "20", "cpu.max": "2000 10000", "memory.max": "67108864"}
@@ -182,6 +207,18 @@ def test_groups_of_a_container_that_has_one_hierarchy_from_its_own_group_on(monk
     texts = {"/proc/self/mountinfo": mounts, "/proc/7/cgroup": groups}
     monkeypatch.setattr(agent, "_text", texts.__getitem__)
     assert agent._hierarchies("7") == {"/sys/fs/cgroup/cpu,cpuacct": "/labkit"}
+
+
+def test_hierarchies_without_limits_say_nothing_of_a_group():
+    outside = "/system.slice/docker.service of /sys/fs/cgroup/unified"
+    paths = {"misc": "", "rdma": "", "cpu,cpuacct": "/labkit/a", "systemd": "/labkit/a"}
+    paths["unified"] = "/system.slice/docker.service"
+    paths = {f"/sys/fs/cgroup/{name}": path for name, path in paths.items()}
+    assert agent.group_facts(paths, "a")["control group"] == "a"
+    found = agent.group_facts({**paths, "/sys/fs/cgroup/memory": ""}, "a")
+    assert found["control group"] == "/ of /sys/fs/cgroup/memory"
+    del paths["/sys/fs/cgroup/cpu,cpuacct"]
+    assert outside in agent.group_facts(paths, "a")["control group"]
 
 
 def test_groups_and_those_above_in_either_version(tmp_path, monkeypatch):
@@ -213,6 +250,7 @@ MOUNTS = """\
 700 600 0:50 / / rw master:1 - overlay overlay rw,lowerdir=/rootfs,upperdir=/u,workdir=/w
 701 700 254:0 /var/lib/x/my\\040data /data rw,relatime - ext4 /dev/vda rw
 702 700 254:0 /database /database rw - ext4 /dev/vda rw"""
+DATA = "/var/lib/x/my data"
 INSIDE = MOUNTS.replace("/rootfs", "/a:/b").replace(" /data ", " /dat ")
 
 
@@ -222,6 +260,9 @@ INSIDE = MOUNTS.replace("/rootfs", "/a:/b").replace(" /data ", " /dat ")
         (MOUNTS, "/elsewhere/x/my data", ("/rootfs", "ext4", "/elsewhere/x/my data")),
         (MOUNTS, "/another/data", ("/rootfs", "ext4", "/var/lib/x/my data")),
         (INSIDE, "", ("overlay /", "overlay", "none")),
+        (MOUNTS.replace("dir=", "dir+=", 1), "", ("/rootfs", "ext4", "/var/lib/x/my data")),
+        (MOUNTS.replace("dir=", "dir+=/a,lowerdir+=", 1), "/x/y", ("overlay /", "ext4", DATA)),
+        (MOUNTS.replace("x/my", "ü/Ω"), "/ü/Ω data", ("/rootfs", "ext4", "/ü/Ω data")),
     ],
 )
 def test_mounts(mounts, source, facts):
