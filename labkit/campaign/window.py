@@ -45,6 +45,8 @@ KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: Beginnings of the names of what engines and networks run, and of what places their processes in
 #: control groups: part of what is measured.
 _MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
+#: Ticks by which a CPU's counters may fall by their rounding.
+_FALLEN = 300
 #: Shares of a CPU that are flagged: of a program that ran before the trial, and of steal.
 _OTHERS, _STEAL = 0.05, 0.003
 #: CPU time is read a share of the window, and ns on a busy machine, before or after its own time.
@@ -208,12 +210,21 @@ def boot_time() -> float:
 
 
 def change(before: Any, after: Any) -> Any:
-    """Return by how much numbers have changed, in dicts and lists of them; others are left out."""
-    if isinstance(after, dict):
-        return {name: change(before[name], one) for name, one in after.items() if name in before}
+    """Return by how much counters have grown, in dicts and lists; a dict omits what fell."""
     if isinstance(after, list):
         return [new - old for old, new in zip(before, after, strict=True)]
-    return after - before
+    if not isinstance(after, dict):
+        return after - before
+    found = {name: change(before[name], one) for name, one in after.items() if name in before}
+    return {name: one for name, one in found.items() if not isinstance(one, int) or one >= 0}
+
+
+def ticks_of(kernel: Kernel) -> dict[str, list[int]]:
+    """Return the ticks of each CPU, without those whose counters fell, and of all if none did."""
+    # Where a CPU was offline or a virtual machine moved; iowait, an estimate, may fall anyway.
+    found = change(kernel.before["cpu"], kernel.after["cpu"])
+    fell = {name for name, ticks in found.items() if min(ticks[:4] + ticks[5:]) < -_FALLEN}
+    return {name: found[name] for name in found if name not in (fell and {*fell, "cpu"})}
 
 
 def account(
@@ -223,7 +234,7 @@ def account(
     # The first is the clients' host; `cpus` are those of both sides; the trial began `seconds` ago.
     client, server = kernels[0], next(one for one in kernels if "" in one.places)
     others = {one.host.name: other_programs(one, seconds) for one in kernels}
-    ticks = {one.host.name: change(one.before["cpu"], one.after["cpu"]) for one in kernels}
+    ticks = {one.host.name: ticks_of(one) for one in kernels}
     found = mechanisms(server, messages)
     found |= cpu_sides((ticks[client.host.name], cpus[0]), (ticks[server.host.name], cpus[1]))
     evidence: dict[str, Any] = {"before": server.before, "after": server.after}
@@ -235,6 +246,11 @@ def account(
             evidence[one.host.name] = {"before": one.before, "after": one.after}
     found["other_programs_cpu"] = max(sum(shares.values()) for shares in others.values())
     flags = [
+        f"the counters of {cpu} on {one.host.name} fell or ended: its use is unknown"
+        for one in kernels
+        for cpu in sorted(one.before["cpu"].keys() - ticks[one.host.name].keys() - {"cpu"})
+    ]
+    flags += [
         f"{program}, which is not part of the trial, used {share:.0%} of a CPU of {host}"
         for host, shares in others.items()
         for program, share in shares.items()
@@ -253,9 +269,10 @@ def mechanisms(kernel: Kernel, messages: int) -> dict[str, float]:
     found = {name: count / messages for name, count in rates.items()} if messages else {}
     found |= {name: changed[name] for name in CHANGES if name in changed}
     found |= {name: float(kernel.after[key]) for name, key in LEVELS.items() if key in kernel.after}
-    packets = changed.get("packets", {}).items()  # by counters of 32 bits
-    found |= {f"{cpu}_packets": float(taken % (1 << 32)) for cpu, taken in packets}
-    for name, row in changed["cpu"].items():
+    earlier, packets = (one.get("packets", {}) for one in (kernel.before, kernel.after))
+    for cpu in earlier.keys() & packets:  # by counters of 32 bits
+        found[f"{cpu}_packets"] = float((packets[cpu] - earlier[cpu]) % (1 << 32))
+    for name, row in ticks_of(kernel).items():
         share = _shares([row])
         if name == "cpu":
             found |= {"steal" if kind == "steal" else f"cpu_{kind}": x for kind, x in share.items()}
@@ -269,16 +286,21 @@ def used(kernel: Kernel) -> dict[str, float]:
     """Return what placements of a host used and lost, by columns that begin with their names."""
     before = {"": kernel.before, **kernel.before.get("beside", {})}
     after = {"": kernel.after, **kernel.after.get("beside", {})}
-    elapsed, found = kernel.after["clock_ns"] - kernel.before["clock_ns"], dict[str, float]()
+    elapsed, found = (kernel.after["uptime"] - kernel.before["uptime"]) * 1e9, dict[str, float]()
     for name, last in after.items():
         prefix, changed = f"{name}_" if name else "", change(before[name], last)
         counts = {one: changed[one] for one in agent.NAMESPACE if one in changed}
         for column, count in {**changed.get("throttling", {}), **counts}.items():
             found[f"{prefix}{column}"] = float(count)
-        for key, column in {"ran_ns": "cpu", "group_ns": "group_cpu"}.items():
-            if changed.get(key, -1) >= 0:  # what a thread took is gone with it
-                found[f"{prefix}{column}_ns"] = float(changed[key])
-                found[f"{prefix}{column}_use"] = changed[key] / elapsed
+        spent = {"group_cpu": changed["group_ns"]} if "group_ns" in changed else {}
+        threads, earlier = (one.get("threads", {}) for one in (last, before[name]))
+        if threads and earlier.keys() <= threads.keys():  # what a thread took is gone with it
+            spent["cpu"] = sum(threads.values()) - sum(earlier.values())
+        for column, taken in spent.items():
+            found |= {
+                f"{prefix}{column}_ns": float(taken),
+                f"{prefix}{column}_use": taken / elapsed,
+            }
         if "sockets" in last:
             # All drops of a socket that was opened meanwhile count; the counter has 32 bits.
             earlier = before[name].get("sockets", {})
@@ -325,7 +347,7 @@ def cpu_sides(client: Side, server: Side) -> dict[str, float]:
 
 def _shares(rows: Sequence[list[int]]) -> dict[str, float]:
     """Return the share of each kind in the time of some CPUs; nothing where none has passed."""
-    # The kernel's counter of iowait may decrease.
+    # A counter that fell a little counts as having stood still.
     spent = [sum(max(0, ticks) for ticks in column) for column in zip(*rows, strict=True)]
     total = sum(spent)
     return {kind: ticks / total for kind, ticks in zip(KINDS, spent, strict=True)} if total else {}

@@ -644,7 +644,7 @@ def snapshot(places: dict[str, int], before: bool) -> dict[str, Any]:
         for pid in _processes()
         if (row := _stat(f"/proc/{pid}")) and not int(row[6]) & KERNEL_THREAD
     ]
-    found["uptime"], found["clock_ns"] = time.clock_gettime(time.CLOCK_BOOTTIME), time.time_ns()
+    found["uptime"] = time.clock_gettime(time.CLOCK_BOOTTIME)  # nobody can set it
     return {**found, **(_machine_counters() if before else {})}
 
 
@@ -671,7 +671,7 @@ def placement_counters(pid: int) -> dict[str, Any]:
     """Return CPU time, throttling and drops of a placement so far."""
     found: dict[str, Any] = _table(f"/proc/{pid}/net/snmp", NAMESPACE)
     if ran := files(f"/proc/{pid}/task/*/schedstat"):
-        found["ran_ns"] = sum(int(text.split()[0]) for text in ran.values())
+        found["threads"] = {path.split("/")[4]: int(text.split()[0]) for path, text in ran.items()}
     for base, path in _hierarchies(str(pid)).items():
         # Beside version 1, the hierarchy of version 2 counts nothing of its own.
         found.update(group_counters(base + path) if base != f"{GROUPS}/unified" else {})

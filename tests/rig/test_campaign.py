@@ -70,7 +70,7 @@ def test_from_plan_to_dataset(lab, label, tmp_path):
         record, folder = json.loads(path.read_text()), path.parent
         assert record["verification"]["allowed CPUs"] == lab.cpu_map["sut"]
         evidence = record["evidence"]
-        assert evidence["before"]["clock_ns"] < evidence["after"]["clock_ns"]
+        assert evidence["before"]["uptime"] < evidence["after"]["uptime"]
         begun = [command[:2] for command in record["commands"]]
         assert begun == [["sockperf", "server"], ["sh", "-c"]]
         assert "sockperf" in (folder / "server.log").read_text()

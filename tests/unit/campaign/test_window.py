@@ -54,7 +54,7 @@ def test_hosts_with_kernels_of_their_own_are_counted_and_observed_around_a_windo
     folder = str(tmp_path / "window")
     found = window.measure([load("tool", "sleep", "0.2")], kernels, folder, "lkt-two", [])
     assert {*found.before} == {*found.after} == {"the host near", "the host far"}
-    near, far = ((one.before["clock_ns"], one.after["clock_ns"]) for one in kernels)
+    near, far = ((one.before["uptime"], one.after["uptime"]) for one in kernels)
     assert far[0] < near[0] < near[1] < far[1]
 
 
@@ -65,8 +65,8 @@ def test_a_window_fails_with_the_first_load_that_fails(tmp_path):
     assert not found.flags
     assert not (tmp_path / "window").exists()
     assert (found.texts["0.out"], found.texts["0.err"]) == ("out\n", "err\n")
-    assert own.after["clock_ns"] - own.before["clock_ns"] > 0.2e9
-    assert own.before["ran_ns"] <= own.after["ran_ns"]
+    assert own.after["uptime"] - own.before["uptime"] > 0.2
+    assert own.before["threads"].keys() <= own.after["threads"].keys()
     window.check_unchanged(found, [], {})
 
 
@@ -164,7 +164,7 @@ def proc(monkeypatch):
 
 def test_what_a_kernel_does_not_count_is_missing(proc):
     found = agent.snapshot({"": 7_000_000}, before=True)
-    assert not {"context_switches", "voluntary", "migrations", "last_cpu", "ran_ns"} & set(found)
+    assert not {"context_switches", "voluntary", "migrations", "last_cpu", "threads"} & set(found)
     assert not {"sockets", "throttling", "group_ns", "packets", "pressure_us"} & set(found)
     kernel = Kernel(SUT, {}, {}, found, found)
     assert set(window.mechanisms(kernel, 9)) <= {"idle_exits"} and not window.used(kernel)
@@ -192,17 +192,20 @@ def test_packets_and_rps_interrupts_of_each_cpu(proc):
 
 
 CPU = {"cpu": [10, 0, 10, 100, 0, 0, 0, 0], "cpu0": [0, 0, 0, 50, 0, 0, 0, 0]}
-EARLIER: dict[str, Any] = {"cpu": CPU, "beside": {"other": {"ran_ns": 5}, "less": {"ran_ns": 9}}}
+BESIDE = {"other": {"threads": {"7": 5}}, "less": {"threads": {"8": 9, "9": 1}}}
+EARLIER: dict[str, Any] = {"cpu": CPU, "beside": BESIDE, "softnet_dropped": 5}
 EARLIER |= {"context_switches": 1000, "voluntary": 10, "idle_exits": 500, "migrations": 3}
 EARLIER |= {"softirqs": {"NET_RX": 100, "NET_TX": 5}, "packets": {"cpu0": 2**32 - 10}}
 EARLIER |= {"throttling": {"nr_throttled": 1, "nr_periods": 4}, "Udp.RcvbufErrors": 2}
-EARLIER |= {"sockets": {"11": 2**32 - 3}, "clock_ns": 1000, "ran_ns": 30}
+EARLIER |= {"sockets": {"11": 2**32 - 3}, "uptime": 1.0, "threads": {"4": 10, "5": 20}}
 CPU = {"cpu": [40, 5, 30, 130, 5, 1, 8, 1], "cpu0": [25, 0, 0, 125, 0, 0, 0, 0]}
-LATER: dict[str, Any] = {"cpu": CPU, "beside": {"other": {"ran_ns": 105}, "less": {"ran_ns": 8}}}
+BESIDE = {"other": {"threads": {"7": 105}}, "less": {"threads": {"8": 99}}}
+LATER: dict[str, Any] = {"cpu": CPU, "beside": BESIDE, "softnet_dropped": 3}
 LATER |= {"context_switches": 3000, "voluntary": 1010, "idle_exits": 1500, "migrations": 4}
 LATER |= {"softirqs": {"NET_RX": 2100, "NET_TX": 5}, "packets": {"cpu0": 280}}
 LATER |= {"throttling": {"nr_throttled": 8, "nr_periods": 24}, "Udp.RcvbufErrors": 2}
-LATER |= {"sockets": {"11": 4, "12": 6}, "clock_ns": 2000, "ran_ns": 330, "last_cpu": 1}
+LATER |= {"sockets": {"11": 4, "12": 6}, "uptime": 1.5, "last_cpu": 1}
+LATER |= {"threads": {"4": 110, "5": 20, "6": 200_000_000}}
 
 
 def test_differences_by_hand():
@@ -210,17 +213,33 @@ def test_differences_by_hand():
     wanted = {"context_switches": 2.0, "server_switches": 1.0, "idle_exits": 1.0, "migrations": 1}
     wanted |= {"softirq_net_rx": 2.0, "softirq_net_tx": 0.0, "softirqs": 2.0}
     wanted |= {"Udp.RcvbufErrors": 0, "cpu0_packets": 290.0, "nr_throttled": 7, "nr_periods": 20}
-    # Counters have wrapped around, a socket was opened, and a thread of `less` has ended.
-    wanted |= {"socket_drops": 13.0, "cpu_ns": 300.0, "cpu_use": 0.3, "server_last_cpu": 1.0}
+    # Counters have wrapped around or fallen, a socket was opened, a thread of `less` has ended.
+    wanted |= {"socket_drops": 13.0, "cpu_ns": 200_000_100.0, "server_last_cpu": 1.0}
     wanted |= {"cpu_user": 0.3, "cpu_nice": 0.05, "cpu_system": 0.2, "cpu_idle": 0.3}
     wanted |= {"cpu_iowait": 0.05, "cpu_irq": 0.01, "cpu_softirq": 0.08, "steal": 0.01}
     wanted |= {"cpu0_idle": 0.75, "steal_worst": 0.0}
-    wanted |= {"other_cpu_ns": 100.0, "other_cpu_use": 0.1}
-    assert window.mechanisms(kernel, 1000) | window.used(kernel) == wanted
+    wanted |= {"cpu_use": 0.4000002, "other_cpu_ns": 100.0, "other_cpu_use": 2e-7}
+    found = window.mechanisms(kernel, 1000) | window.used(kernel)
+    assert found == pytest.approx(wanted)
     assert "context_switches" not in window.mechanisms(kernel, 0), "no messages, no rates"
 
 
-NOTHING = {"cpu": {}, "clock_ns": 0}
+def test_a_cpu_whose_counters_fell_is_left_out_and_flagged():
+    ticks = [1000, 0, 500, 10_000, 400, 0, 10, 0]
+    before = {name: [*ticks] for name in ("cpu", "cpu0", "cpu1")}
+    before["cpu0"][4] = 1400  # iowait may fall at any time
+    for index in (3, 7):  # idle, steal
+        after = {name: [one + 100 for one in ticks] for name in before}
+        before["cpu1"][index], before["cpu0"][index] = ticks[index] + 900, ticks[index] + 101
+        programs = {"programs": [], "uptime": 9.0}
+        kernel = Kernel(SUT, {"": 1}, {}, {"cpu": before} | programs, {"cpu": after} | programs)
+        found, _, flags = window.account([kernel], messages=1, cpus=("0", "1"), seconds=9)
+        assert flags == ["the counters of cpu1 on sut fell or ended: its use is unknown"]
+        assert not {"cpu_user", "cpu1_idle", "server_cpu"} & set(found)
+        assert found["cpu0_idle"] < 0.2 and found["client_cpu_iowait"] == 0.0
+
+
+NOTHING: dict[str, Any] = {"cpu": {}}
 
 
 def test_other_programs_by_hand():
@@ -231,7 +250,7 @@ def test_other_programs_by_hand():
 
     def kernel(**more):
         before = NOTHING | {"uptime": 1000.0, "programs": programs}
-        after = NOTHING | {"uptime": 1002.0, "programs": later, "clock_ns": 5} | more
+        after = NOTHING | {"uptime": 1002.0, "programs": later} | more
         return Kernel(SUT, {"": 1}, {}, before, after)
 
     assert window.other_programs(kernel(), 10.0) == pytest.approx({"make (process 7)": 0.75})
