@@ -57,12 +57,13 @@ def read(content: bytes, summary: str) -> Capture:
         starts += [end]
         end += _RECORD + int.from_bytes(content[end + 8 : end + 12], "little")
     if end > len(content):
-        end = starts.pop()
+        end = starts.pop() if starts else len(content)  # not even its header was written
     padded = np.frombuffer(content + bytes(_PACKET.itemsize), dtype=np.uint8)
     rows = np.lib.stride_tricks.sliding_window_view(padded, _PACKET.itemsize)[starts]
     raw = rows.copy().view(_PACKET)[:, 0]
     size = raw["udp"].astype(np.int64) - 8
     known = (raw["kind"] == 0x0800) & (raw["version"] == 0x45) & (raw["part"] & 0x3FFF == 0)
+    known &= (raw["protocol"] == 17) & (size >= 0)
     columns = {name: np.where(known, raw[name], 0) for name in ("src", "dst", "sport", "dport")}
     # The bytes after a short packet are those of the next one.
     columns["number"] = np.where(known & (size >= 8), raw["number"], 0)

@@ -14,7 +14,6 @@ import logging
 import marshal
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -31,7 +30,7 @@ from uuid import uuid4
 
 import fabric
 import paramiko
-from paramiko.hostkeys import InvalidHostKey
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from labkit.errors import CommandFailed, HostUnreachable, RigError, UsageError
 from labkit.hosts import agent
@@ -53,9 +52,9 @@ _AGENT = {"python": sys.implementation.cache_tag} | {
     name: base64.b64encode(zlib.compress(content)).decode()
     for name, content in {"source": _SOURCE, "code": _CODE}.items()
 }
-#: Runs a command below ``timeout``. The shell outlives TERM, so that the KILL that follows reaches
-#: the whole group, also a grandchild that ignores TERM. A trap is not inherited.
-_LIMITED = 'trap "exec sleep 60" TERM; (exec env -- "$@")'
+#: Runs a command below ``timeout``, in English. The shell outlives TERM, so that the KILL that
+#: follows reaches the whole group, also a grandchild that ignores TERM. A trap is not inherited.
+_LIMITED = 'trap "exec sleep 60" TERM; (exec env -- LC_ALL=C "$@")'
 #: Errors of a connection that was lost or could not be made.
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
 #: Requests latencies of 0 us for as long as the file is open: the kernel undoes it at any death.
@@ -123,8 +122,10 @@ class Host:
         env = {agent.LABEL: "", agent.JOB: ""}
         argv = (self.python, "-ISc", agent.BOOT)
         printed = self.run(*argv, input=request, timeout=timeout, env=env).stdout
-        noise = f"its login prints {printed[:80]!r}: make ~/.bashrc silent there"
-        answer = json.loads(printed) if printed[:1] == "{" else {"error": noise}
+        try:
+            answer = json.loads(printed)
+        except ValueError:
+            answer = {"error": f"its login prints {printed[:80]!r}: make ~/.bashrc silent there"}
         if why := answer.get("error"):
             what, given = f"{function} failed", {"arguments": arguments}
             raise CommandFailed(what, where=f"host {self.name}", why=why, evidence=given)
@@ -167,6 +168,7 @@ class SshHost(Host):
     def __post_init__(self) -> None:
         # Shown in errors, which datasets store: no user.
         self.where = f"{self.name} at {self.address}"
+        self._known_as = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
         self._lock = threading.RLock()
         self._connection: Any = None
 
@@ -175,7 +177,7 @@ class SshHost(Host):
         self._drop(self._connection)
 
     def _execute(self, line: Sequence[str], data: bytes, limit: float) -> tuple[int, bytes, bytes]:
-        command = shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line])
+        command = quoted([*(("sudo", "-n", "--") if self.sudo else ()), *line])
         connection, channel = self._open_session()
         channel.settimeout(limit)
         status, out, err = -1, bytearray(), bytearray()
@@ -236,6 +238,31 @@ class SshHost(Host):
             raise self._unreachable(error) from error
 
     def _connect(self) -> Any:
+        """Connect to the host, which may have any of its keys that are known, as for OpenSSH."""
+        keys = self._known_keys()
+        while True:
+            try:
+                return self._connect_by(*keys[:1])
+            except (*_LOST, OSError, ValueError) as error:
+                if not keys[1:] or not isinstance(error, paramiko.BadHostKeyException):
+                    raise self._unreachable(error) from error
+                del keys[0]
+
+    def _known_keys(self) -> list[Any]:
+        """Return the host's keys of known_hosts that OpenSSH finds and paramiko can read."""
+        argv = ["ssh-keygen", "-F", self._known_as]
+        argv += ["-f", str(self.known_hosts)] if self.known_hosts else []
+        found = subprocess.run(argv, capture_output=True, check=False).stdout
+        lines = [line.split() for line in found.decode(errors="replace").splitlines()]
+        revoked, keys = {line[3] for line in lines if line[0] == "@revoked"}, list[Any]()
+        for _, kind, text, *_ in (line for line in lines if line[0][0] not in "#@"):
+            with contextlib.suppress(InvalidHostKey):
+                entry = HostKeyEntry.from_line(f"{self._known_as} {kind} {text}")
+                keys += [entry.key] if entry and text not in revoked else []
+        return keys
+
+    def _connect_by(self, known: Any = None) -> Any:
+        """Connect to the host, which must have this key."""
         options: dict[str, Any] = {"key_filename": str(self.key)} if self.key else {}
         options |= dict.fromkeys(("allow_agent", "look_for_keys"), not self.key)
         options |= dict.fromkeys(("banner_timeout", "channel_timeout"), OPEN_SECONDS)
@@ -249,15 +276,15 @@ class SshHost(Host):
                     made = socket.create_connection((self.address, self.port), OPEN_SECONDS)
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.connect_kwargs["sock"] = made
-            connection.client.load_system_host_keys(self.known_hosts)
             connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+            if known:
+                keys = connection.client.get_host_keys()
+                keys.add(self._known_as, known.get_name(), known)
             connection.open()
             # With a time limit, paramiko wakes up ten times a second, also inside a window.
             connection.transport.sock.settimeout(None)
-        except BaseException as error:
+        except BaseException:
             self._drop(connection)
-            if isinstance(error, (*_LOST, OSError, ValueError, InvalidHostKey)):
-                raise self._unreachable(error) from error
             raise
         return connection
 
@@ -265,16 +292,24 @@ class SshHost(Host):
         """Return the error of an attempt to connect; its evidence marks a problem with keys."""
         why, evidence = str(error) or type(error).__name__, {}
         remedy = "check that the host is up, its address and port, and that it accepts user and key"
-        if isinstance(error, paramiko.BadHostKeyException | InvalidHostKey) or "known_hosts" in why:
+        if isinstance(error, paramiko.ChannelException):
+            remedy = "raise MaxSessions of its sshd, which refuses one more session"
+        if isinstance(error, paramiko.BadHostKeyException) or "known_hosts" in why:
             known = str(self.known_hosts or "~/.ssh/known_hosts")
             evidence = {"known_hosts": known}
-            why = f"its key is not known, has changed, or cannot be read: {why}"
+            why = f"its key is not known, has changed or is revoked: {why}"
             remedy = (
                 f"compare `ssh-keyscan -p {self.port} {self.address} | ssh-keygen -lf -` with the "
                 f"fingerprint on its console, then put the line of ssh-keyscan into {known}"
             )
         what = f"host {self.name} cannot be reached"
         return HostUnreachable(what, where=self.where, why=why, remedy=remedy, evidence=evidence)
+
+
+def quoted(words: Sequence[str]) -> str:
+    """Return the line of a command for any login shell."""
+    # Outside of quotes, shells agree on a backslash and a quote; inside, fish does not.
+    return " ".join("'" + re.sub(r"[\\']", r"'\\\g<0>'", word) + "'" for word in words)
 
 
 def _send(channel: paramiko.Channel, data: bytes) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -80,6 +80,7 @@ def test_data_status_and_files_of_a_host(host, tmp_path):
     assert len(result.stderr) == 10_000_000
     assert result.stdout == "\0" * 10_000_000 + "4000000\n"
     assert host.run("sh", "-c", "kill -TERM $$", check=False).status == 143
+    assert host.run("locale").stdout.endswith("LC_ALL=C\n")
     source, copy = tmp_path / "a {host}", tmp_path / "b c"
     source.write_bytes(bytes(range(256)) * 50_000)  # more than one part
     images.run_with(host, str(source), 'cp "$1" "$2"', str(copy))
@@ -183,6 +184,16 @@ def test_keys_that_are_unknown_changed_or_wrong(server, tmp_path):
             server.host(known_hosts=known).run("true")
         assert str(known) in caught.value.remedy and caught.value.lasting
         assert known.read_text() == text
+    own = server.host().known_hosts.read_text()
+    shown = own.split()[1:]
+    # As for OpenSSH, a line that cannot be read is passed over, and one of several keys is enough.
+    lines = ["# \xfc", f"|1|abc= {' '.join(shown)}", f"{own.split()[0]} ssh-ed25519 cut"]
+    lines += [f"[127.0.0.1]:{server.port} {key.strip()}" for key in others]
+    for revoked in ("", f"@revoked * {' '.join(shown)}"):
+        known.write_bytes("\n".join([*lines, own, revoked]).encode("latin-1"))
+        refused = pytest.raises(HostUnreachable, match="revoked") if revoked else nullcontext()
+        with refused, closing(server.host(known_hosts=known)) as host:
+            host.run("true")
     with pytest.raises(HostUnreachable, match="user and key"):
         server.host(key=tmp_path / "ed25519").run("true")
 

@@ -24,7 +24,7 @@ def test_values_and_errors_cross_also_to_another_python(monkeypatch, different):
         HOST.call("read", path="a\0b")
     assert caught.value.evidence["arguments"] == {"path": "a\0b"}
     ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 9))
-    monkeypatch.setattr(Host, "run", lambda *_, **__: Result((), "sut", 0, "welcome {}", ""))
+    monkeypatch.setattr(Host, "run", lambda *_, **__: Result((), "sut", 0, "{ welcome }", ""))
     with pytest.raises(CommandFailed, match=r"make ~/.bashrc silent"):
         HOST.call("read", path="/")
 

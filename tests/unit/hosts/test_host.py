@@ -1,15 +1,19 @@
 """Commands on this machine, and errors of hosts that cannot be reached."""
 
+import re
+import shlex
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import paramiko
 import psutil
 import pytest
 
 from labkit.errors import CommandFailed, HostUnreachable
 from labkit.hosts import Host, SshHost, script
+from labkit.hosts.host import quoted
 
 HOST = Host("here")
 
@@ -58,16 +62,23 @@ def test_an_interrupt_ends_the_command(tmp_path):
     wait_for(lambda: gone(int(file.read_text())))
 
 
-@pytest.mark.parametrize("known", ["", "a ssh-rsa x", "@revoked * ssh-ed25519 AAAA"])
+def test_a_line_has_no_backslash_inside_quotes():
+    words = ["a\\\\b", "\\'", "it's", "", "x\ny $HOME `x` *"]
+    assert re.fullmatch(r"('[^'\\]*'|\\['\\]| )+", quoted(words))
+    assert shlex.split(quoted(words)) == words
+
+
+def test_a_server_without_sessions_is_named():
+    error = SshHost("sut", "127.0.0.1")._unreachable(paramiko.ChannelException(2, "Connect failed"))
+    assert "MaxSessions" in error.remedy and not error.lasting
+
+
 @pytest.mark.parametrize("namespace", ["", "/proc/self/ns/mnt"])
-def test_a_host_that_cannot_be_reached_or_trusted(known, namespace, tmp_path):
+def test_a_host_that_cannot_be_reached(namespace):
     options = {"user": "someone", "port": 1, "key": "/x/y", "namespace": namespace}
-    if known:
-        options["known_hosts"] = tmp_path / "known"
-        options["known_hosts"].write_text(f"{known}\n")
     host = SshHost("sut", "127.0.0.1", **options)
     with pytest.raises(HostUnreachable) as caught:
         host.run("true")
     assert caught.value.where == "sut at 127.0.0.1"
     assert "someone" not in f"{caught.value} {host!r}"
-    assert caught.value.lasting == bool(known and not namespace)
+    assert not caught.value.lasting
