@@ -14,8 +14,8 @@ import pandas as pd
 
 from labkit.errors import ToolOutput
 
-#: Bytes of the file's header and of that before each packet; the most of UDP's payload in a frame.
-_HEADER, _RECORD, _MOST = 24, 16, 1472
+#: Bytes of the file's header, and of that before each packet.
+_HEADER, _RECORD = 24, 16
 #: A packet with the header before it: Ethernet, IPv4 without options, UDP, a message's number.
 _PACKET = np.dtype(
     [
@@ -42,8 +42,8 @@ class Capture:
     flags: tuple[str, ...]
 
 
-def read(content: bytes, summary: str) -> Capture:
-    """Read tcpdump's file, and what it printed at its end.
+def read(content: bytes, summary: str, size: int = 1472) -> Capture:
+    """Read tcpdump's file, and what it printed at its end; messages have up to `size` bytes.
 
     A file that was not written to its end keeps its whole packets, and is flagged.
     """
@@ -61,21 +61,22 @@ def read(content: bytes, summary: str) -> Capture:
     padded = np.frombuffer(content + bytes(_PACKET.itemsize), dtype=np.uint8)
     rows = np.lib.stride_tricks.sliding_window_view(padded, _PACKET.itemsize)[starts]
     raw = rows.copy().view(_PACKET)[:, 0]
-    size = raw["udp"].astype(np.int64) - 8
+    length = raw["udp"].astype(np.int64) - 8
     known = (raw["kind"] == 0x0800) & (raw["version"] == 0x45) & (raw["part"] & 0x3FFF == 0)
-    known &= (raw["protocol"] == 17) & (size >= 0)
+    known &= (raw["protocol"] == 17) & (length >= 0)
     columns = {name: np.where(known, raw[name], 0) for name in ("src", "dst", "sport", "dport")}
     # The bytes after a short packet are those of the next one.
-    columns["number"] = np.where(known & (size >= 8), raw["number"], 0)
-    columns["size"] = np.where(known, size, 0)
+    columns["number"] = np.where(known & (length >= 8), raw["number"], 0)
+    columns["size"] = np.where(known, length, 0)
     packets = pd.DataFrame({name: values.astype(np.int64) for name, values in columns.items()})
     packets["time_ns"] = raw["s"].astype(np.int64) * 1_000_000_000 + raw["ns"]
     dropped = f"{by_kernel} of {printed['captured'] + by_kernel} packets dropped by the kernel"
+    merged = (columns["size"] > size).sum()
     counts = {
         "truncated: {} bytes after the last whole packet": len(content) - end,
         "empty: no packet was captured": not starts,
         "undecoded: {} packets are not whole datagrams of UDP": (~known).sum(),
-        "merged: {} datagrams are longer than a frame, by an offload": (size[known] > _MOST).sum(),
+        f"merged: {{}} datagrams are longer than {size} bytes, by an offload": merged,
         f"lossy capture: {dropped}, {by_interface} by the interface": by_kernel + by_interface,
     }
     flags = tuple(text.format(count) for text, count in counts.items() if count)

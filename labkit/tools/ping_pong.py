@@ -153,7 +153,7 @@ def with_residence_times(
     """
     if not captured.packets:
         return measurement
-    capture = pcap.read(captured.packets, captured.summary)
+    capture = pcap.read(captured.packets, captured.summary, size)
     seen = capture.packets[capture.packets["size"] == size]
     own = int(IPv4Address(address))
     pairs, flags = pcap.pair(seen[seen["dst"] == own], seen[seen["src"] == own], in_turn=True)

@@ -20,10 +20,10 @@ CLOSING = "{} packet{} captured\n{} packets received by filter\n{} packets dropp
 NO_DROPS = CLOSING.format(3, "s", 3, 0)
 
 
-def read(frames, summary=NO_DROPS):
+def read(frames, summary=NO_DROPS, **size):
     """Return a capture of frames, one every ns."""
     stamped = [(START + at, frame) for at, frame in enumerate(frames)]
-    return pcap.read(files.pcap(stamped), summary)
+    return pcap.read(files.pcap(stamped), summary, **size)
 
 
 def packets(pairs, frame=message):
@@ -41,7 +41,9 @@ def test_a_file_cut_anywhere_in_its_last_packet_keeps_the_whole_ones():
         assert found.packets["time_ns"].tolist() == [START, START + 1_001]
         left = f"truncated: {end - len(before)} bytes after the last whole packet"
         assert found.flags == ((left,) if end > len(before) else ())
-    assert read([]).flags == ("empty: no packet was captured",) and read([]).packets.empty
+    for data in (files.pcap([]), b""):
+        found = pcap.read(data, NO_DROPS)
+        assert found.flags == ("empty: no packet was captured",) and found.packets.empty
 
 
 DATAGRAM = udp(b"0123456789", 1_234, 5_678)
@@ -50,20 +52,22 @@ DATAGRAM = udp(b"0123456789", 1_234, 5_678)
 def test_fields_are_those_that_were_written_and_all_else_is_flagged():
     others = [
         ethernet(bytes(28), kind=0x0806),
+        ethernet(ipv4(DATAGRAM, protocol=6)),
+        ethernet(ipv4(DATAGRAM[:4] + bytes(2) + DATAGRAM[6:])),  # an offload without a length
         ethernet(ipv4(DATAGRAM, first=0x46)),  # a longer header
         ethernet(ipv4(DATAGRAM, part=0x2000)),  # fragments
         ethernet(ipv4(DATAGRAM, part=0x0008)),
     ]
     whole = ethernet(ipv4(DATAGRAM, src=SERVER, dst="255.255.255.255"))
     found = read([whole, ethernet(ipv4(udp(b"abc"))), *others])
-    assert found.flags == ("undecoded: 4 packets are not whole datagrams of UDP",)
+    assert found.flags == ("undecoded: 6 packets are not whole datagrams of UDP",)
     first, second, *rest = found.packets.drop(columns="time_ns").to_numpy().tolist()
     number = int.from_bytes(b"01234567")
     assert first == [0xC6120002, 0xFFFFFFFF, 1_234, 5_678, number, 10]
     assert second == [0xC6120001, 0xC6120002, 40_000, 11_111, 0, 3]
-    assert rest == [[0] * 6] * 4
-    merged = "merged: 1 datagrams are longer than a frame, by an offload"
-    assert read([message(1, 1472), message(2, 4000)]).flags == (merged,)
+    assert rest == [[0] * 6] * 6
+    merged = "merged: 1 datagrams are longer than 64 bytes, by an offload"
+    assert read([message(1, 64), message(2, 640)], size=64).flags == (merged,)
 
 
 def plain(arrivals, departures, in_turn):
