@@ -252,8 +252,10 @@ class SshHost(Host):
         """Return the host's keys of known_hosts that OpenSSH finds and paramiko can read."""
         argv = ["ssh-keygen", "-F", self._known_as]
         argv += ["-f", str(self.known_hosts)] if self.known_hosts else []
-        found = subprocess.run(argv, capture_output=True, check=False).stdout
-        lines = [line.split() for line in found.decode(errors="replace").splitlines()]
+        found = Host().run(*argv, check=False)
+        if found.status == 127:
+            found.check("apt-get install openssh-client")
+        lines = [line.split() for line in found.stdout.splitlines()]
         revoked, keys = {line[3] for line in lines if line[0] == "@revoked"}, list[Any]()
         for _, kind, text, *_ in (line for line in lines if line[0][0] not in "#@"):
             with contextlib.suppress(InvalidHostKey):
