@@ -1,11 +1,13 @@
 """Clients and measurements, the interface between a tool and a trial, and readers of output."""
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ LOCAL = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 #: A line in which a tool says that its run is not to be used.
 _FAILURE = re.compile(
-    r"^(?:[\w+-]+: (?:error|fatal)\b|.*\b(?:was aborted|unsuccessful|untrustworthy)\b).*$",
+    r"^(?:[\w+-]+: (?:error|fatal)\b|(?:error|fatal):"
+    r"|.*\b(?:was aborted|unsuccessful|untrustworthy)\b).*$",
     re.MULTILINE | re.IGNORECASE,
 )
 #: A version that a tool prints among its results.
@@ -34,6 +37,7 @@ _VERSION = re.compile(r"(?:version\W+(?:[a-z]\w* )?|^\w+ \()(\d+(?:\.\d+)+)", re
 #: A rate counts as reached from this share of the requested one; and how its flag begins.
 REACHED, NOT_REACHED = 0.99, "rate not reached"
 _QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+_ORDER = ("min", "median", "p75", "p90", "p95", "p99", "p999", "p9999", "max")
 
 
 @dataclass(frozen=True)
@@ -146,11 +150,15 @@ def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_in(text: str) -> dict[str, Any]:
-    """Return the JSON object that begins the first line with a brace."""
+    """Return the JSON object that begins the only line with a brace."""
     # C prints numbers that JSON does not have, such as -nan.
     number = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
     _, brace, rest = f"\n{number}".partition("\n{")
-    return dict(json.JSONDecoder(object_pairs_hook=unique).raw_decode(brace.strip() + rest)[0])
+    text = brace.strip() + rest
+    found, end = json.JSONDecoder(object_pairs_hook=unique).raw_decode(text)
+    if "\n{" in text[end:]:
+        raise ValueError("it printed two JSON objects")
+    return dict(found)
 
 
 def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:
@@ -192,8 +200,22 @@ def paused(times: Column) -> tuple[str, ...]:
 
 def check_duration(lasted: float, requested: float) -> None:
     """Raise `ValueError` unless a run lasted about as long as was requested (s)."""
-    if abs(lasted - requested) > 0.1 * requested + 0.5:
+    if abs(lasted - requested) > 0.05 * requested + 0.2:
         raise ValueError(f"it ran for {lasted:g} s instead of {requested:g}: was the clock set?")
+
+
+def check_numbers(metrics: Mapping[str, float]) -> None:
+    """Raise `ValueError` unless metrics are finite, at least 0, and quantiles in order."""
+    odd = {name: number for name, number in metrics.items() if not 0 <= number < math.inf}
+    for prefix in (name.removesuffix("max") for name in metrics if name.endswith("_max")):
+        found = {name: metrics[prefix + name] for name in _ORDER if prefix + name in metrics}
+        mean, least = metrics[f"{prefix}mean"], found.get("min", 0.0)
+        pairs = [*pairwise(found.values()), (least, mean), (mean, found["max"])]
+        # A histogram's step may be off by some per cent, and by 16 us.
+        if any(one > other * 1.05 + 16e3 for one, other in pairs):
+            odd |= {f"{prefix}mean": mean, **found}
+    if odd:
+        raise ValueError(f"these numbers are impossible or not in order: {odd}")
 
 
 def scheduled(name: str, achieved: float, requested: float) -> dict[str, float]:

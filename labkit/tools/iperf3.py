@@ -1,9 +1,7 @@
 """iperf3: throughput of TCP, or of UDP at a rate, as the receiver counts it."""
 
-import math
-
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, json_in, reading
+from labkit.tools.base import Client, Measurement, check_duration, check_numbers, json_in, reading
 
 PORT = 5201
 #: By how much the counts of both ends may differ: a part is on its way at the end.
@@ -31,22 +29,26 @@ def parse(stdout: str, log: str = "") -> Measurement:
         sent, received = end["sum_sent"], end["sum_received"]
         if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
             raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
+        for one in (sent, received):
+            check_duration(one["seconds"], report["start"]["test_start"]["duration"])
+            if abs(one["bytes"] * 8 / one["seconds"] / one["bits_per_second"] - 1) > 0.01:
+                raise ValueError(f"{one['bytes']} bytes are not {one['bits_per_second']} bit/s")
         metrics = {"throughput_mbit_per_s": received["bits_per_second"] / 1e6}
         metrics["sent_mbit_per_s"] = sent["bits_per_second"] / 1e6
         if report["start"]["test_start"]["protocol"] == "UDP":
             total, arrived = end["sum"], received["bytes"] / sent["bytes"]
             packets, lost = total["packets"], total["lost_packets"]
             counted = (received["packets"] - received["lost_packets"]) / packets
-            if not 0 <= lost <= packets or abs(counted - arrived) > _UNDER_WAY:
+            agree = lost == received["lost_packets"] and abs(counted - arrived) <= _UNDER_WAY
+            if not (0 <= lost <= packets and agree):
                 came = f"though {arrived:.1%} of the bytes arrived: have both ends one version?"
                 raise ValueError(f"{lost} of {packets} datagrams were lost, {came}")
             metrics |= {"datagrams": packets, "datagrams_lost": lost}
-            metrics |= {"loss": total["lost_percent"] / 100, "jitter_ns": total["jitter_ms"] * 1e6}
+            metrics |= {"loss": lost / packets, "jitter_ns": total["jitter_ms"] * 1e6}
         else:
             metrics["retransmits"] = sent["retransmits"]
         metrics = {name: float(value) for name, value in metrics.items()}
-        if not all(map(math.isfinite, metrics.values())):
-            raise ValueError("a number is missing")
+        check_numbers(metrics)
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)))
 
 

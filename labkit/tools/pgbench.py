@@ -20,8 +20,9 @@ PORT = 5432
 #: Seconds before the measured time, in which the processes of connections fill their caches.
 WARMUP = 1
 _SUMMARY = re.compile(
-    r"^number of transactions actually processed: (\d+)$.*^number of failed transactions: (\d+) .*"
-    r"^tps = \d+\.\d+ \(without initial connection time\)$",
+    r"^number of transactions actually processed: (\d+)$.*?"
+    r"^number of failed transactions: (\d+) .*?"
+    r"^tps = (\d+\.\d+) \(without initial connection time\)$",
     re.MULTILINE | re.DOTALL,
 )
 # Each trial begins with the same data, a copy on the disk. The server refuses to run as root;
@@ -59,16 +60,26 @@ def parse(
 ) -> Measurement:
     """Read the transactions that began in the measured time, in order of their ends."""
     with base.reading("pgbench", stdout, log, needs="pgbench 15"):
-        ((processed, failed),) = (map(int, found) for found in _SUMMARY.findall(stdout))
+        ((*counts, tps),) = _SUMMARY.findall(stdout)
+        processed, failed = map(int, counts)
+        if failed != len(re.findall(r"^\d+ \d+ failed ", log, re.MULTILINE)):
+            raise ValueError(f"its log does not have the {failed} transactions that failed")
         done = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
         # client, number, time, script, seconds and us since 1970 at its end, lag
-        _, _, took, _, epoch_s, epoch_us, lag = base.rows(done, 7, " ")
+        client, _, took, _, epoch_s, epoch_us, lag = base.rows(done, 7, " ")
         if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
             raise ValueError("a transaction of its log has an impossible time")
         if len(took) != processed:
             raise ValueError(f"its log has {len(took)} of {processed} transactions")
         end = epoch_s * 1_000_000 + epoch_us
         start = end - took + lag
+        # Its log has the wall clock: a connection begins nothing before it is free, and the rate of
+        # the summary is by a clock that nobody sets.
+        turns, span = np.argsort(client, kind="stable"), (end.max() - start.min()) / 1e6
+        back = start[turns][1:] - end[turns][:-1] < -1000
+        same = client[turns][1:] == client[turns][:-1]
+        if (back & same).any() or (span - 0.1) * float(tps) > processed:
+            raise ValueError("the wall clock of its log was set while it ran")
         begin = start.min() + round(warmup * 1e6)
         # A connection whose next transaction would be due after the end is closed at once: over the
         # last seconds the server's processes exit, and transactions take 50 to 100 times as long.

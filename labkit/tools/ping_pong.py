@@ -25,6 +25,9 @@ _COUNTS = (
 )
 
 
+_HEAD = "packet, txTime(sec), rxTime(sec)"
+
+
 class Sockperf:
     """A tool that runs for whole seconds; of its round trips the requested number is kept."""
 
@@ -61,8 +64,9 @@ class Sockperf:
         """Read ``rtt_ns`` from sending to receiving (the tool's own summary shows half of it)."""
         with base.reading("sockperf", stdout, log, needs="sockperf 3.5"):
             result = re.search(_COUNTS, base.plain(stdout), re.DOTALL)
-            _, head, table = log.partition("packet, txTime(sec), rxTime(sec)")
-            if not result or not head:
+            _, head, table = log.partition(_HEAD)
+            once = stdout.count("[Total Run]") == table.count(_HEAD) + 1 == 1
+            if not (result and head and once):
                 raise ValueError("sockperf printed no complete result: is the server reachable?")
             total, valid, back, dropped, duplicated, reordered = map(int, result.groups())
             lines = table.partition("\n")[2].partition("-----")[0].splitlines()
@@ -73,12 +77,15 @@ class Sockperf:
             sent, received = np.array(times, dtype=np.int64).T
             if (received <= sent).any():
                 raise ValueError("a round trip is not positive")
-            if valid - back > dropped + 1:
+            if not valid - dropped - 1 <= back <= valid + duplicated or valid > total:
                 raise ValueError(f"{back} of {valid} messages came back, and {dropped} dropped")
+            lossy = dropped or duplicated or reordered
+            if not lossy and (sent[1:] < received[:-1]).any():
+                raise ValueError("a message of its log was sent before the last one came back")
         rtt = (received - sent)[: messages or None]
         flags = flag(f"short: {len(rtt)} of {messages} messages", len(rtt) < messages)
         losses = f"lossy: {dropped} dropped, {duplicated} duplicated, {reordered} reordered"
-        flags += base.paused(sent) + flag(losses, dropped or duplicated or reordered)
+        flags += base.paused(sent) + flag(losses, lossy)
         metrics = {"dropped": float(dropped), "valid_messages": float(back)}
         return Measurement({"rtt_ns": rtt}, metrics, total, flags)
 

@@ -27,6 +27,13 @@ def positive(text: str) -> float:
     return value
 
 
+def _check_lines(text: str, pattern: str) -> None:
+    """Raise `ValueError` unless all lines have a pattern: else a tool says that it has failed."""
+    for line in filter(str.strip, text.splitlines()):
+        if not re.fullmatch(pattern, line):
+            raise ValueError(f"it says {line!r}")
+
+
 def _values(text: str, names: Mapping[str, str], **expected: str) -> dict[str, float]:
     """Return metrics from lines that are ``name=value``, of which some are as expected."""
     found = unique(re.findall(r"^ *(\w+) *= *(.*?) *$", text, re.MULTILINE))
@@ -79,7 +86,8 @@ def parse_bonnie(stdout: str, log: str = "") -> Measurement:
     """Read the rates of writing, rewriting and reading, and seeks; too short a phase is flagged."""
     metrics, flags = {}, tuple[str, ...]()
     with reading("bonnie++", stdout, needs="bonnie++ 2.00a"):
-        (line,) = re.findall(r"^\d+\.\d+,.*$", stdout, re.MULTILINE)
+        _check_lines(stdout, r"\d+\.\d+,.*")
+        (line,) = stdout.split()
         cells = line.split(",")
         if cells[0] != "1.98" or len(cells) < 22:
             raise ValueError(f"it has {len(cells)} columns of format {cells[0]}, not of 1.98")
@@ -108,6 +116,7 @@ def parse_netperf(stdout: str, log: str = "", *, seconds: float) -> Measurement:
     """Read the throughput, and the time over which it was measured."""
     names = {"mbit_per_s": "THROUGHPUT", "netperf_seconds": "ELAPSED_TIME"}
     with reading("netperf", stdout):
+        _check_lines(stdout, r"\w+=.*")
         metrics = _values(stdout, names, THROUGHPUT_UNITS="10^6bits/s", PROTOCOL="TCP")
         check_duration(metrics["netperf_seconds"], seconds)
         return Measurement({}, metrics)
