@@ -49,6 +49,8 @@ def _read_values(_: Any, __: Any, pairs: tuple[tuple[str, str], ...]) -> dict[st
     """Return parameters, whose values are YAML as for papermill."""
     from labkit import notebooks
 
+    if len(dict(pairs)) < len(pairs):
+        raise click.BadParameter("a parameter is given twice")
     try:
         return {name: notebooks.values(value) for name, value in pairs}
     except ValueError as error:

@@ -93,8 +93,9 @@ class Campaign:
         if table.is_file():
             with _readable(table):
                 return pd.read_parquet(table)
-        records = [_read_json(one) for one in self.path.glob("trials/*/trial.json")]
-        return pd.DataFrame([row for record in records for row in record["rows"]])
+        records = [_read_json(one, "rows") for one in self.path.glob("trials/*/trial.json")]
+        with _readable(self.path):
+            return pd.DataFrame([row for record in records for row in record["rows"]])
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -188,7 +189,8 @@ def load(path: Path | str) -> Campaign:
     """
     folder = Path(path)
     if (folder / "plan.json").is_file():
-        return Campaign(folder, _read_json(folder / "plan.json", "study", "factors", "settings"))
+        keys = ("study", "factors", "settings", "order", "rig")
+        return Campaign(folder, _read_json(folder / "plan.json", *keys))
     found = campaigns(folder)
     if len({one.study for one in found}) == 1:
         return found[-1]

@@ -1,7 +1,7 @@
 """Captures of tcpdump: datagrams of UDP as a table, and pairs of an arrival and a departure.
 
-labkit starts tcpdump itself, so a file has one format: Ethernet, times in ns, little-endian
-(the manual page pcap-savefile(5)), and it captures UDP only, of which it keeps all headers.
+labkit starts tcpdump itself, so a file has one format: Ethernet, little-endian, times in ns or, by
+an old one, us (the manual page pcap-savefile(5)), and it keeps all headers of UDP, and only UDP.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from labkit.errors import ToolOutput
 
 #: Bytes of the file's header, and of that before each packet.
 _HEADER, _RECORD = 24, 16
+#: The first bytes of a file by its unit of time in ns.
+_UNITS = {b"\x4d\x3c\xb2\xa1": 1, b"\xd4\xc3\xb2\xa1": 1000}
 #: A packet with the header before it: Ethernet, IPv4 without options, UDP, a message's number.
 _PACKET = np.dtype(
     [
@@ -49,8 +51,10 @@ def read(content: bytes, summary: str, size: int = 1472) -> Capture:
     """
     lines = re.findall(r"^(\d+) packets? (captured|dropped by \w+)$", summary, re.MULTILINE)
     printed = {name: int(count) for count, name in lines}
-    if "captured" not in printed:
-        raise ToolOutput("tcpdump did not end by itself", why=summary.strip()[-600:])
+    if "captured" not in printed or len(printed) < len(lines):
+        raise ToolOutput("tcpdump did not end once, by itself", why=summary.strip()[-600:])
+    if content and content[:4] not in _UNITS:
+        raise ToolOutput("a capture is no pcap file", why=f"it begins with {content[:4].hex()}")
     by_kernel, by_interface = (printed.get(f"dropped by {x}", 0) for x in ("kernel", "interface"))
     starts, end = list[int](), _HEADER
     while end < len(content):
@@ -63,16 +67,19 @@ def read(content: bytes, summary: str, size: int = 1472) -> Capture:
     raw = rows.copy().view(_PACKET)[:, 0]
     length = raw["udp"].astype(np.int64) - 8
     known = (raw["kind"] == 0x0800) & (raw["version"] == 0x45) & (raw["part"] & 0x3FFF == 0)
-    known &= (raw["protocol"] == 17) & (length >= 0)
+    known &= (raw["protocol"] == 17) & (length >= 0) & (raw["captured"] >= 42 + length.clip(0, 8))
     columns = {name: np.where(known, raw[name], 0) for name in ("src", "dst", "sport", "dport")}
     # The bytes after a short packet are those of the next one.
     columns["number"] = np.where(known & (length >= 8), raw["number"], 0)
     columns["size"] = np.where(known, length, 0)
     packets = pd.DataFrame({name: values.astype(np.int64) for name, values in columns.items()})
-    packets["time_ns"] = raw["s"].astype(np.int64) * 1_000_000_000 + raw["ns"]
+    packets["time_ns"] = raw["s"].astype(np.int64) * 1_000_000_000 + raw["ns"] * _UNITS.get(
+        content[:4], 1
+    )
     dropped = f"{by_kernel} of {printed['captured'] + by_kernel} packets dropped by the kernel"
     merged = (columns["size"] > size).sum()
     counts = {
+        "set clock: time goes back in {} places": (np.diff(packets["time_ns"]) < -1_000_000).sum(),
         "truncated: {} bytes after the last whole packet": len(content) - end,
         "empty: no packet was captured": not starts,
         "undecoded: {} packets are not whole datagrams of UDP": (~known).sum(),

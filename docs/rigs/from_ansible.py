@@ -7,6 +7,7 @@ the keys of rig.toml: labkit_addresses, labkit_interfaces, labkit_cpus, and so o
 """
 
 import json
+import re
 import sys
 
 ROLES = ("generator", "sut", "clean", "peer", "collector")
@@ -22,7 +23,8 @@ KEYS = {
 
 def flag(value):
     """Return a boolean, which an inventory of INI has as a text."""
-    names = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+    names = dict.fromkeys(("yes", "true", "on", "y", "t", "1"), True)
+    names |= dict.fromkeys(("no", "false", "off", "n", "f", "0"), False)
     return names.get(str(value).lower(), value)
 
 
@@ -42,15 +44,26 @@ def cpus(value):
 
 
 #: How the values of keys are converted; those of others are taken as they are.
-TYPES = {"port": number, "sudo": flag, "cpus": cpus}
+TYPES = {"port": number, "sudo": flag, "cpus": cpus, "user": str, "ssh": str}
 TYPES |= dict.fromkeys(("addresses", "interfaces", "mirrors"), several)
 
 
-def convert(inventory):
+def hosts_of(inventory, group):
+    """Return the hosts of a group, and of the groups in it."""
+    entry = inventory.get(group) or {}
+    below = [host for child in entry.get("children", []) for host in hosts_of(inventory, child)]
+    return [*entry.get("hosts", []), *below]
+
+
+def convert(printed):
     """Return the text of a rig.toml for what `ansible-inventory --list` printed."""
+    start = re.search("^{", printed, re.MULTILINE)  # below warnings
+    inventory = json.JSONDecoder().raw_decode(printed[start.start() :])[0] if start else {}
+    if "_meta" not in inventory:
+        sys.exit("this is not the output of: ansible-inventory --list (without --export or --yaml)")
     lines = []
     for role in ROLES:
-        hosts = inventory.get(role, {}).get("hosts", [])
+        hosts = hosts_of(inventory, role)
         if not hosts:
             continue
         values = {"ssh": hosts[0]}
@@ -61,18 +74,22 @@ def convert(inventory):
                 if name.startswith("ansible_"):  # such as a jump host in ansible_ssh_common_args
                     print(f"{where} is left out: rig.toml has no such key", file=sys.stderr)
                 continue
+            if value is None:
+                continue
             if isinstance(value, dict):
                 sys.exit(
                     f"{where} is encrypted or a mapping: decrypt it first, or write it plainly"
                 )
-            if "{{" in str(value):
+            if "{{" in str(value) or "{%" in str(value):
                 sys.exit(f"{where} is a template: write its value, as --list does not resolve it")
             values[key] = TYPES.get(key, lambda given: given)(value)
         lines += [f"[hosts.{role}]"]
         # Texts, numbers, lists and booleans are written in TOML as in JSON.
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()] + [""]
+        lines += [
+            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+        ] + [""]
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    print(convert(json.load(sys.stdin)), end="")
+    print(convert(sys.stdin.read()), end="")

@@ -59,13 +59,13 @@ class Mean:
     @property
     def value(self) -> float:
         """Estimate: a ratio or geometric mean on the log scale."""
-        return math.exp(self.centre) if self.log else self.centre
+        return _exp(self.centre) if self.log else self.centre
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the confidence interval of `value`."""
         half = float(special.stdtrit(self.df, (1 + level) / 2)) * self.error
         low, high = self.centre - half, self.centre + half
-        return (math.exp(low), math.exp(high)) if self.log else (low, high)
+        return (_exp(low), _exp(high)) if self.log else (low, high)
 
     def _distance(self, bound: float) -> float:
         """Return how far a bound lies above the mean, on its scale."""
@@ -104,13 +104,19 @@ class Mean:
     def decidable_margin(self, alpha: float = 0.05) -> float:
         """Return the smallest margin that two equal conditions pass with a power of 80 %."""
         tests = special.stdtrit(self.df, [1 - alpha, 0.9])
-        return math.expm1(float(tests.sum()) * self.error)
+        error = float(tests.sum()) * self.error
+        return _exp(error) - 1 if self.log else error
 
     def blocks_to_equate(self, margin: float, alpha: float = 0.05) -> float:
         """Return how many blocks would make a margin decidable, with that power."""
         tests = special.ndtri([1 - alpha, 0.9])
         spread = self.error * math.sqrt(self.n)
         return float(np.ceil((float(tests.sum()) * spread / math.log1p(margin)) ** 2))
+
+
+def _exp(number: float) -> float:
+    """Return the exponential, infinite where a float cannot hold it."""
+    return math.exp(number) if number < 709 else math.inf
 
 
 def _serial(values: Floats) -> tuple[float, float]:
@@ -193,7 +199,11 @@ class BlockTable:
         """Return tables of a column, of blocks and conditions, without values where none is."""
         if value not in self._columns:
             place = [self.trials["block"].to_numpy(), self.condition]
-            number = pd.to_numeric(self.trials[value], errors="coerce").where(self.ok)
+            try:
+                number = pd.to_numeric(self.trials[value]).where(self.ok)
+            except (ValueError, TypeError) as error:
+                remedy = "numbers have a point, and what is missing is NaN"
+                raise UsageError(f"{value} has a text", why=str(error), remedy=remedy) from None
             sessions = self.trials["session"].where(number.notna()).groupby(place)
             with np.errstate(invalid="ignore", divide="ignore"):
                 columns = {"plain": number, "logs": np.log(number), "zeros": number <= 0}
@@ -205,10 +215,11 @@ class BlockTable:
         return self._columns[value]
 
     def of(self, *cells: Cell) -> NDArray[np.bool_]:
-        """Return which conditions are of some cells; the level ``all`` is any."""
+        """Return which conditions are of some cells; ``all`` is any level, unless it is one."""
         mask = np.zeros(len(self.conditions), dtype=bool)
         for cell in cells:
-            named = {name: level for name, level in cell.items() if level != "all"}
+            levels = {name: {*self.conditions.get(name, ())} for name in cell}
+            named = {n: level for n, level in cell.items() if level != "all" or "all" in levels[n]}
             refuse_unknown("factor", named, self.conditions)
             mask |= np.logical_and.reduce([self.conditions[n] == one for n, one in named.items()])
         return mask

@@ -1098,7 +1098,8 @@ def translations(rules: str, port: int, addresses: list[str]) -> dict[str, str]:
     """Return where the rules of a port lead, and how many flows they have translated."""
     ways, flows = dict[str, list[str]](), dict[str, int]()
     for line in rules.splitlines():
-        to = _first(r"(?i)(?:dnat to|--to-destination) ([\d.]+)", line)
+        line = re.sub(r'comment "[^"]*"', "", line)
+        to = _first(r"(?i)(?:dnat(?: ip)? to|--to-destination) ([\d.]+)", line)
         if to and f"dport {port} " in line:
             protocol = _first("(tcp|udp)", line, "any")
             source = _first(r"(?:daddr|-d) ([\d.]+)", line, "anywhere")

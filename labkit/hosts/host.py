@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import logging
 import marshal
@@ -55,6 +56,7 @@ _AGENT = {"python": sys.implementation.cache_tag} | {
 #: Runs a command below ``timeout``, in English. The shell outlives TERM, so that the KILL that
 #: follows reaches the whole group, also a grandchild that ignores TERM. A trap is not inherited.
 _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- LC_ALL=C "$@")'
+_SYSTEM = "/etc/ssh/ssh_known_hosts"
 #: Errors of a connection that was lost or could not be made.
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
 #: Requests latencies of 0 us for as long as the file is open: the kernel undoes it at any death.
@@ -250,15 +252,18 @@ class SshHost(Host):
 
     def _known_keys(self) -> list[Any]:
         """Return the host's keys of known_hosts that OpenSSH finds and paramiko can read."""
-        argv = ["ssh-keygen", "-F", self._known_as]
-        argv += ["-f", str(self.known_hosts)] if self.known_hosts else []
-        found = Host().run(*argv, check=False)
-        if found.status == 127:
-            found.check("apt-get install openssh-client")
-        lines = [line.split() for line in found.stdout.splitlines()]
+        lines = list[list[str]]()
+        # By its port, or as any server of the address; in the user's file and that of the system.
+        files = [self.known_hosts] if self.known_hosts else ["~/.ssh/known_hosts", _SYSTEM]
+        for name, file in itertools.product(dict.fromkeys((self._known_as, self.address)), files):
+            argv = ("ssh-keygen", "-F", name, "-f", str(Path(file).expanduser()))
+            found = Host().run(*argv, check=False)
+            if found.status == 127:
+                found.check("apt-get install openssh-client")
+            lines += [line.split() for line in found.stdout.splitlines()]
         revoked, keys = {line[3] for line in lines if line[0] == "@revoked"}, list[Any]()
         for _, kind, text, *_ in (line for line in lines if line[0][0] not in "#@"):
-            with contextlib.suppress(InvalidHostKey):
+            with contextlib.suppress(InvalidHostKey, paramiko.SSHException, ValueError):
                 entry = HostKeyEntry.from_line(f"{self._known_as} {kind} {text}")
                 keys += [entry.key] if entry and text not in revoked else []
         return keys

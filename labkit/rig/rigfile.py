@@ -34,10 +34,16 @@ def _cpus(value: str) -> str:
     return value
 
 
+def _with_prefix(value: IPv4Interface) -> IPv4Interface:
+    if value.network.num_addresses < APART:
+        raise ValueError(f"it needs its prefix length, as in {value.ip}/24")
+    return value
+
+
 Text = Annotated[str, Field(pattern=r"^[^\s\x00]+$")]
 LocalPath = Annotated[str, AfterValidator(_path)]
 Directory = Annotated[str, Field(pattern=r"^(/(\w|[+@-])[\w.+@-]*)+$")]
-FirstAddress = Annotated[IPv4Interface, pydantic.Strict(False)]
+FirstAddress = Annotated[IPv4Interface, pydantic.Strict(False), AfterValidator(_with_prefix)]
 Addresses = list[Annotated[str, AfterValidator(lambda value: str(IPv4Address(value)))]]
 Between = Literal["macvlan", "nat", "overlay", "weave"]
 
@@ -128,7 +134,7 @@ def read_rigfile(path: Path | str) -> RigFile:
     """Return what a rig file describes; raise `UsageError` with every key that is wrong."""
     path = project(path)
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = tomllib.loads(path.read_text("utf-8-sig"))
         context = {"folder": path.resolve().parent}
         file = RigFile.model_validate({"name": path.stem, **data}, context=context)
         mistakes = list(_contradictions(file))

@@ -32,6 +32,7 @@ def test_every_command_has_help_and_an_example(command):
         ("run --profile nope", "one of ask, decide, paper, quick, tiny, why"),
         ("run -P tiny -p nosuch 1", "one of rig, blocks, messages"),
         ("run -P tiny -p blocks [", "not YAML"),
+        ("run -P tiny -p blocks 5 -p blocks 7", "given twice"),
         ("run -P none.yaml", "none.yaml"),
         ("run -P tiny --rig virtal", "did you mean 'virtual'"),
         ("run cpu-quota rps -P tiny -p calls 9", "65-rps.ipynb has no"),

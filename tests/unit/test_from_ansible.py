@@ -49,7 +49,7 @@ BECOME, CPUS, HOST = (
 
 
 def test_values_of_ini_are_those_of_a_rig_file(tmp_path):
-    for text, sudo in {"yes": True, "no": False, "True": True, "0": False}.items():
+    for text, sudo in {"yes": True, "no": False, "True": True, "off": False}.items():
         file = convert(tmp_path, "ansible-inventory.json", BECOME, f'"ansible_become": "{text}"')
         assert file.hosts.generator.sudo is sudo
     file = convert(tmp_path, "ansible-inventory.json", CPUS, '"labkit_cpus": [2, 3]')
@@ -68,3 +68,14 @@ def test_values_of_ini_are_those_of_a_rig_file(tmp_path):
 )
 def test_a_value_that_cannot_be_carried_over_is_named(new, words):
     assert words in run("ansible-inventory.json", HOST, new).stderr
+
+
+def test_an_inventory_below_a_warning_with_groups_in_groups(tmp_path):
+    name = "ansible-inventory.json"
+    below = '"generator": {"children": ["load"]}, "peer": null, "load": {'
+    assert convert(tmp_path, name, '"generator": {', below).hosts.generator.ssh == "192.0.2.10"
+    assert convert(
+        tmp_path, name, '{\n    "_meta"', '[WARNING]: {a}\n{\n    "_meta"'
+    ).hosts.collector
+    for wrong in ("all:", '{"all"'):
+        assert "not the output of" in run(name, '{\n    "_meta"', wrong).stderr

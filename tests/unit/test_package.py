@@ -115,7 +115,7 @@ def test_damages_are_found(packed, damage, problem):
     [
         ("plan.json", b'{"format": 2, "stu'),
         ("plan.json", b'{"format": 99}'),
-        ("plan.json", b'{"format": 2, "factors": {}}'),
+        ("plan.json", b'{"format": 2, "factors": {}, "study": "x", "settings": {}}'),
         ("sessions.json", b'{"format": 1, "sessions": []}'),
         ("trials.parquet", b"PAR1" * 9),
         ("samples.parquet", b"PAR1" * 9),

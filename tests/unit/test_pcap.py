@@ -54,18 +54,19 @@ def test_fields_are_those_that_were_written_and_all_else_is_flagged():
         ethernet(bytes(28), kind=0x0806),
         ethernet(ipv4(DATAGRAM, protocol=6)),
         ethernet(ipv4(DATAGRAM[:4] + bytes(2) + DATAGRAM[6:])),  # an offload without a length
+        ethernet(ipv4(DATAGRAM))[:45],  # of which too few bytes were kept
         ethernet(ipv4(DATAGRAM, first=0x46)),  # a longer header
         ethernet(ipv4(DATAGRAM, part=0x2000)),  # fragments
         ethernet(ipv4(DATAGRAM, part=0x0008)),
     ]
     whole = ethernet(ipv4(DATAGRAM, src=SERVER, dst="255.255.255.255"))
     found = read([whole, ethernet(ipv4(udp(b"abc"))), *others])
-    assert found.flags == ("undecoded: 6 packets are not whole datagrams of UDP",)
+    assert found.flags == ("undecoded: 7 packets are not whole datagrams of UDP",)
     first, second, *rest = found.packets.drop(columns="time_ns").to_numpy().tolist()
     number = int.from_bytes(b"01234567")
     assert first == [0xC6120002, 0xFFFFFFFF, 1_234, 5_678, number, 10]
     assert second == [0xC6120001, 0xC6120002, 40_000, 11_111, 0, 3]
-    assert rest == [[0] * 6] * 6
+    assert rest == [[0] * 6] * 7
     merged = "merged: 1 datagrams are longer than 64 bytes, by an offload"
     assert read([message(1, 64), message(2, 640)], size=64).flags == (merged,)
 
@@ -116,5 +117,18 @@ def test_packets_that_tcpdump_dropped_are_counted_and_flagged():
     assert found.dropped == 489
     assert found.flags[0].startswith("lossy capture: 477 of 2014 packets")
     assert read([message(1)], CLOSING.format(1, "", 2, 0)).flags == ()
-    with pytest.raises(ToolOutput, match="did not end by itself"):
-        read([message(1)], "tcpdump: listening on lo\n")
+    for summary in ("tcpdump: listening on lo\n", NO_DROPS + NO_DROPS):
+        with pytest.raises(ToolOutput, match="did not end once, by itself"):
+            read([message(1)], summary)
+
+
+def test_times_of_an_older_tcpdump_and_of_a_clock_that_was_set():
+    data = files.pcap(
+        [(START + 1001, message(1)), (START, message(2)), (START - SECOND, message(3))]
+    )
+    found = pcap.read(data, NO_DROPS)
+    assert found.flags == ("set clock: time goes back in 1 places",)
+    older = pcap.read(b"\xd4\xc3\xb2\xa1" + data[4:], NO_DROPS).packets["time_ns"]
+    assert older[0] - older[1] == 1_001_000
+    with pytest.raises(ToolOutput, match="no pcap file"):
+        pcap.read(b"\x0a\x0d\x0d\x0a" + data[4:], NO_DROPS)

@@ -138,3 +138,15 @@ MARGINS = [{"margin": one} for one in (5, 0, -0.1, math.inf, math.nan)]
 def test_unknown_names_and_a_margin_in_per_cent_are_refused(options):
     with pytest.raises(UsageError):
         compared(trials(), **options)
+
+
+def test_columns_of_other_kinds_have_a_verdict_or_are_refused():
+    rare = compared(
+        trials().assign(ns=[2, 5000, 0, 4000, 1, 6000, 0, 5000, 3, 5000, 1, 5000, 1, 1, 1, 1])
+    )
+    assert rare["n_blocks"] == 8 and rare["verdict"] == "differs"
+    assert compared(trials(2).assign(ns=[1, 1, 1, 1e70]))["high"] == math.inf
+    everywhere = trials().replace({"place": {"docker": "all"}})
+    assert compared(everywhere)["value"] == pytest.approx(compared(trials())["value"])
+    with pytest.raises(UsageError, match="ns has a text"):
+        compared(trials().assign(ns=["1,5", "2"] * 8))

@@ -115,6 +115,13 @@ BOTH = {"NAT from 198.18.0.3 tcp": "to it", "flows udp": "3", "flows tcp": "1"}
         (NFT, 11111, "198.19.0.2", NAT | BOTH),
         (LEGACY, 11111, "198.19.0.2", NAT),
         (LEGACY, 1111, "198.19.0.2", {}),
+        (
+            LEGACY.replace("-p udp", '-m comment --comment "no tcp" -p udp'),
+            11111,
+            "198.19.0.2",
+            NAT,
+        ),
+        (NFT.replace("dnat to", "dnat ip to"), 11111, "198.19.0.2", NAT | BOTH),
         (LEGACY, 11111, "198.19.0.20", NAT | {"NAT from 198.18.0.3 udp": "to 198.19.0.2"}),
         (TWO, 11111, "", NAT | {"NAT from 198.18.0.3 udp": "to 198.19.0.2 and to 198.19.0.3"}),
     ],

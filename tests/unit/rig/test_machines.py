@@ -98,6 +98,7 @@ MISTAKES = [
     ('cpus = "2-3"', 'cpus = "2-3"\nscratch = "/a/../b"', "hosts.sut.scratch: String should"),
     ("overlay = ", "flannel = ", "networks.flannel.[key]: Input should be 'macvlan'"),
     ('"198.18.4.10/24"', '"198.18.4.3/24"', "networks.nat: it needs 96 addresses"),
+    ('"198.18.4.10/24"', '"198.18.4.10"', "networks.nat: Value error, it needs its prefix"),
     ('"198.18.4.10/24"', '"198.18.1.20/24"', "networks.nat: a host or another network has"),
     ('"198.18.4.10/24"', '"192.0.2.10/24"', "networks.nat: a host or another network has"),
     ('["198.18.0.5"]', '["198.18.0.50"]', "networks.macvlan: a host or another network has"),
