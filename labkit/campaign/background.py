@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from labkit.campaign.treatments import PacketCapture
 from labkit.errors import RigError, ToolOutput, UsageError
-from labkit.hosts import Job, script
+from labkit.hosts import script
 from labkit.placement import Placement, Workload
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
@@ -50,7 +50,7 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Callable[[],
     argv = ["taskset", "-c", trial.cpus("generator"), *in_class(client, client.argv)]
     try:
         locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
-        Job.start(host, locked, directory=folder, label=label)
+        host.call("start", folder=folder, argv=locked, label=label)
         why = host.call("hold", folder=folder, message=message)
         over = time.monotonic() + seconds
 
@@ -66,7 +66,7 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Callable[[],
         yield ready
     finally:
         # A stopped process does not react to SIGTERM.
-        Job(host, folder).stop(0.0, remove=True)
+        host.call("stop", folder=folder, grace=0.0, remove=True)
 
 
 @contextmanager
@@ -78,18 +78,20 @@ def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[li
     if placement.runtime != "docker":
         raise UsageError(f"{placement.label} cannot be started in a loop", remedy="use docker(...)")
     target, label, starts_ns = trial.rig.target(placement), f"{trial.label}-churn", list[int]()
+    host = target.host
     trial.keep_command(workload.argv)
     instance = Instance(target, placement, workload, trial.cpus("sut"), label)
+    folder = instance.folder
     # The loop itself, outside the containers, runs on the harness's CPUs.
     argv = ["taskset", "-c", trial.outside, *churning(instance)]
     try:
-        job = Job.start(target.host, argv, directory=instance.folder, label=label, until=".")
+        host.call("start", folder=folder, argv=argv, label=label, until=".")
         yield starts_ns
-        rows = (line.split() for line in job.read("stdout").splitlines())
+        rows = (line.split() for line in host.call("read", path=f"{folder}/stdout").splitlines())
         starts_ns += [int(ran) - int(began) for began, ran in rows]
-        why = job.read("stderr").strip()[-200:]
+        why = host.call("read", path=f"{folder}/stderr").strip()[-200:]
     finally:
-        Job(target.host, instance.folder).stop(remove=True)
+        host.call("stop", folder=folder, remove=True)
         RUNTIMES["docker"].stop(instance)
     trial.mechanisms["churn_containers"] = float(len(starts_ns))
     if why or not starts_ns:
@@ -115,23 +117,23 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
     argv += ["-w", f"{folder}/packets.pcap", "-Z", "root", expression]
     with rig.mirror():
         try:
-            job = Job.start(host, argv, directory=folder, label=label, until="listening on")
-            if "listening on" not in (shown := job.read("stderr")):
+            host.call("start", folder=folder, argv=argv, label=label, until="listening on")
+            if "listening on" not in (shown := host.call("read", path=f"{folder}/stderr")):
                 why, remedy = shown.strip()[-400:], "is it installed on the collector?"
                 raise ToolOutput("tcpdump does not capture", where=where, why=why, remedy=remedy)
             yield captured
             time.sleep(1.2)  # until the kernel has handed over every packet; else the last are lost
-            if not job.running():
-                why = job.read("stderr").strip()[-400:]
+            if not host.call("leader", folder=folder):
+                why = host.call("read", path=f"{folder}/stderr").strip()[-400:]
                 raise ToolOutput("tcpdump ended while it captured", where=where, why=why)
-            job.stop()
+            host.call("stop", folder=folder)
             # The output of a host's command is text.
             fetch = script('gzip -1 -c "$1" | base64 -w 0', f"{folder}/packets.pcap")
             fetched = host.run(*fetch, timeout=600).stdout
             captured.packets = gzip.decompress(base64.b64decode(fetched))
-            captured.summary = job.read("stderr")
+            captured.summary = host.call("read", path=f"{folder}/stderr")
         finally:
-            Job(host, folder).stop(remove=True)
+            host.call("stop", folder=folder, remove=True)
 
 
 def in_class(client: Client, argv: Sequence[str]) -> list[str]:

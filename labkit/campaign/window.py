@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.hosts import Host, Job, Result, agent
+from labkit.hosts import Host, Result, agent
 from labkit.placement import parse_cpus
 from labkit.runtimes import Server, base
 from labkit.tools.base import Client
@@ -129,7 +129,7 @@ def measure(
         for kernel in others:
             after |= kernel.host.call("observe_all", readings=kernel.readings)
     except BaseException:
-        Job(own.host, folder).stop(remove=True)
+        own.host.call("stop", folder=folder, remove=True)
         raise
     # The agent has read the ends of its own children.
     own.before, own.after, texts, ends = ran["before"], ran["after"], left["texts"], ran["ends"]

@@ -1,4 +1,4 @@
-"""Hosts under control: commands, detached jobs and settings, here or over SSH.
+"""Hosts under control: commands, functions of the agent and settings, here or over SSH.
 
 Every command runs under ``timeout`` on its host: it ends in time even if the harness has died, and
 the harness sleeps until then instead of polling. Settings are recorded before they are changed, so
@@ -337,36 +337,6 @@ def script(text: str, *args: str) -> Sequence[str]:
     return (*SCRIPT, text, "labkit", *args)
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job on a host, with its output in a directory there."""
-
-    host: Host
-    directory: str
-    #: 0 if only the directory is known.
-    pid: int = 0
-
-    @classmethod
-    def start(
-        cls, host: Host, argv: Sequence[str], *, directory: str, label: str, until: str = ""
-    ) -> Job:
-        """Start a job, whose descendants inherit the label; wait until it has printed a pattern."""
-        given: dict[str, Any] = {"label": label} | ({"until": until} if until else {})
-        return cls(host, directory, host.call("start", folder=directory, argv=argv, **given))
-
-    def running(self) -> bool:
-        """Return whether the job is running."""
-        return bool(self.host.call("leader", folder=self.directory))
-
-    def stop(self, grace: float = 2.0, *, remove: bool = False) -> None:
-        """End the job and its descendants (TERM, then KILL); its directory may be removed."""
-        self.host.call("stop", folder=self.directory, grace=grace, remove=remove)
-
-    def read(self, stream: str) -> str:
-        """Return what the job has printed so far to ``stdout`` or ``stderr``."""
-        return str(self.host.call("read", path=f"{self.directory}/{stream}"))
-
-
 class Settings(contextlib.AbstractContextManager["Settings"]):
     """Settings of a host that are restored when the context ends, or else by their `label`.
 
@@ -376,11 +346,11 @@ class Settings(contextlib.AbstractContextManager["Settings"]):
     def __init__(self, host: Host, label: str, *, journal: str = agent.JOURNAL) -> None:
         self.host, self.label, self.journal = host, label, journal
         self.notes: list[str] = []
-        self._own, self._hold = f"{label} {uuid4().hex}", Job(host, "")
+        self._own, self._hold = f"{label} {uuid4().hex}", ""
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if self._hold.directory:
-            self._hold.stop(remove=True)
+        if self._hold:
+            self.host.call("stop", folder=self._hold, remove=True)
         outcomes = self.host.call("restore", label=self._own, journal=self.journal)
         failures = [one for one in outcomes if re.search(": (conflict|failed), ", one)]
         if failures and kind is None:
@@ -397,9 +367,8 @@ class Settings(contextlib.AbstractContextManager["Settings"]):
 
     def hold_idle(self) -> bool:
         """Keep CPUs out of idle states that take time to leave; return whether that works."""
-        directory = f"{self.journal}/hold-{uuid4().hex}"
-        self._hold, argv = Job(self.host, directory), script(_HOLD, agent.LATENCY)
-        Job.start(self.host, argv, directory=directory, label=self.label, until="held")
+        self._hold, argv = f"{self.journal}/hold-{uuid4().hex}", script(_HOLD, agent.LATENCY)
+        self.host.call("start", folder=self._hold, argv=argv, label=self.label, until="held")
         lowest = self.host.call("latency_request")
         if lowest != 0:
             self.notes.append(f"{agent.LATENCY}: 0 us was requested, but it is {lowest} us")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import RigError, UsageError
-from labkit.hosts import Host, Job, SshHost, script
+from labkit.hosts import Host, SshHost, script
 from labkit.placement import RELEASES
 from labkit.rig import networks
 
@@ -173,8 +173,8 @@ def connect(role: str) -> SshHost:
     # to 0.1 s per command and may print.
     argv += ["-oSetEnv=SHLVL=1"]
     folder, ready = str(DIRECTORY / "sshd" / role), "Server listening"
-    job = Job.start(Host(), argv, directory=folder, label=LABEL, until=ready)
-    if ready not in (why := job.read("stderr")):
+    Host().call("start", folder=folder, argv=argv, label=LABEL, until=ready)
+    if ready not in (why := Host().call("read", path=f"{folder}/stderr")):
         what, remedy = "the SSH server of a host does not listen", "labkit clean, then try again"
         raise RigError(what, where=f"host {role}", why=why[-800:], remedy=remedy)
     key, known = DIRECTORY / "key", DIRECTORY / "known_hosts"
@@ -193,7 +193,7 @@ def building_daemon() -> Iterator[str]:
         start_daemon("build")
         yield socket_of("build")
     finally:
-        Job(Host(), f"{DIRECTORY}/build-daemon").stop(grace=10.0)
+        Host().call("stop", folder=f"{DIRECTORY}/build-daemon", grace=10.0)
 
 
 def start_daemon(name: str) -> None:
@@ -212,11 +212,11 @@ def start_daemon(name: str) -> None:
     # Otherwise a process, not address translation, would relay what one container sends to a port
     # that its own host publishes for another.
     argv += ["--userland-proxy=false", *_DAEMONS.get(name, _DAEMONS["sut"])]
-    job = Job.start(local, argv, directory=folder, label=ENGINE)
+    local.call("start", folder=folder, argv=argv, label=ENGINE)
     ready = script("until docker info >/dev/null 2>&1; do sleep 0.05; done")
     env = {"DOCKER_HOST": socket_of(name), "LABKIT_LABEL": LABEL}
     if local.run(*ready, env=env, timeout=60, check=False).status != 0:
-        why = job.read("stderr")[-1200:] or "it printed nothing"
+        why = local.call("read", path=f"{folder}/stderr")[-1200:] or "it printed nothing"
         remedy = "labkit doctor says what it needs; labkit clean, then try again"
         raise RigError("the Docker daemon does not answer", why=why, remedy=remedy)
     networks.remove_containers(local, socket_of(name))

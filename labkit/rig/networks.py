@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from labkit.errors import RigError
-from labkit.hosts import Host, Job, script
+from labkit.hosts import Host, script
 from labkit.hosts.target import Network, Target
 from labkit.placement import RELEASES
 from labkit.runtimes.jobs import withdraw
@@ -143,7 +143,7 @@ def _weave(engines: Mapping[str, Target], network: Network) -> None:
         argv += [f"--ipalloc-init=consensus={len(engines)}", f"--docker-api={target.engine}"]
         argv += ["--plugin", "--plugin-socket=", f"--plugin-mesh-socket={plugin}"]
         host.run("mkdir", "-p", PLUGINS)
-        Job.start(host, [*argv, *addresses[:number]], directory=folder, label=ROUTER)
+        host.call("start", folder=folder, argv=[*argv, *addresses[:number]], label=ROUTER)
     for target in engines.values():
         # Both ends must say so: containers that are made before would have no way to the other.
         others = len(engines) - 1

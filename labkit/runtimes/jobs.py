@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from labkit.errors import CommandFailed, PlacementError
-from labkit.hosts import Host, Job, script
+from labkit.hosts import Host, script
 from labkit.placement import Limits
 from labkit.runtimes import base
 from labkit.runtimes.base import Engine, Facts, Instance
@@ -50,13 +50,13 @@ class Jobs(Engine):
     def start(self, instance: Instance) -> tuple[int, str]:
         network, host = instance.network, instance.target.host
         argv = self.command(instance, ["taskset", "-c", instance.cpus, *instance.workload.argv])
-        job = Job.start(host, argv, directory=instance.folder, label=instance.label)
+        pid = host.call("start", folder=instance.folder, argv=argv, label=instance.label)
         if not self.holder:
-            return job.pid, ""
+            return pid, ""
         try:
             # A holder that fails is seen at once: only a busy machine takes long.
             wanted = list(instance.workload.argv)
-            pid = host.call("find_workload", holder=job.pid, argv=wanted, timeout=90)
+            pid = host.call("find_workload", holder=pid, argv=wanted, timeout=90)
         except CommandFailed as error:
             raise instance.failed(f"{error.why}: {self.stop(instance)}") from error
         if network and network.name == "nat" and instance.workload.port:

@@ -15,7 +15,7 @@ from labkit import Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.data import load
 from labkit.errors import RigError, UsageError
-from labkit.hosts import Host, Job, Settings
+from labkit.hosts import Host, Settings
 from labkit.pcap import read
 from labkit.placement import container, waiting
 from labkit.rig import images, netns
@@ -137,7 +137,8 @@ def test_the_next_user_removes_all_of_a_killed_campaign(own, rig, capsys):
     network = "--network=labkit-macvlan"
     docker_cli("run", "--detach", "--pull=never", *LEFT, network, image, "sleep", "600")
     folder = str(own.folder / "left")
-    Job.start(rig.hosts["generator"], ["sleep", "600"], directory=folder, label="trial-1-x")
+    given = {"argv": ["sleep", "600"], "folder": folder, "label": "trial-1-x"}
+    rig.hosts["generator"].call("start", **given)
     setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
     assert Settings(rig.hosts["sut"], "trial-1-x").set_files({setting: 0})
     with opened(own.path):

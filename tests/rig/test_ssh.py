@@ -21,7 +21,7 @@ from paramiko.common import MSG_CHANNEL_REQUEST
 from sshd import alive, command, make_key, wait_for
 
 from labkit.errors import HostUnreachable, UsageError
-from labkit.hosts import Host, Job, SshHost
+from labkit.hosts import Host, SshHost
 from labkit.rig import images
 
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
@@ -207,6 +207,23 @@ until [ -e daemon ]; do sleep 0.02; done
 """
 
 
+class Job:
+    """A job by the agent's functions."""
+
+    def __init__(self, host, argv, folder, label, **until):
+        self.host, self.folder = host, str(folder)
+        self.pid = host.call("start", folder=self.folder, argv=argv, label=label, **until)
+
+    def running(self):
+        return bool(self.host.call("leader", folder=self.folder))
+
+    def stop(self, **options):
+        self.host.call("stop", folder=self.folder, **options)
+
+    def read(self, stream):
+        return self.host.call("read", path=f"{self.folder}/{stream}")
+
+
 @pytest.fixture
 def mark():
     name = f"lkt-{os.getpid()}-{time.monotonic_ns()}/"
@@ -217,7 +234,7 @@ def mark():
 @pytest.fixture
 def start(tmp_path, mark):
     def begin(*argv, **until):
-        return Job.start(HERE, argv, directory=str(tmp_path / "job"), label=mark, **until)
+        return Job(HERE, argv, tmp_path / "job", mark, **until)
 
     return begin
 
@@ -250,7 +267,7 @@ def test_a_job_from_start_to_end(start, tmp_path):
 def test_a_job_outlives_its_connection(server, tmp_path):
     with closing(server.host()) as host:
         argv = ["sh", "-c", "sleep 0.5; echo done"]
-        job = Job.start(host, argv, directory=str(tmp_path / "job"), label="lkt-ssh")
+        job = Job(host, argv, tmp_path / "job", "lkt-ssh")
         transport = host._connection.transport
         host.close()
         transport.join(10)
@@ -286,7 +303,7 @@ def test_processes_of_others_are_left_alone(start, tmp_path, mark):
         other.kill()
     labels = (mark, mark.replace("lkt-", "lkt-other-"), f"{mark}a.b/")
     ours, theirs, odd = (
-        Job.start(HERE, ["sleep", "300"], directory=f"{tmp_path}/{number}", label=label)
+        Job(HERE, ["sleep", "300"], tmp_path / str(number), label)
         for number, label in enumerate(labels)
     )
     assert HERE.call("stop", prefix=mark + "axb") == []
