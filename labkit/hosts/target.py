@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from labkit.hosts.host import Host
+from labkit.hosts.host import Host, Result
 
 
 @dataclass(frozen=True)
@@ -98,3 +99,7 @@ class Target:
     #: All its addresses and interfaces in the lab.
     addresses: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        """Run a command on the host that asks its engine; options are those of `Host.run`."""
+        return self.host.run(*argv, env={"DOCKER_HOST": str(self.engine)}, **options)

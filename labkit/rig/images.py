@@ -43,8 +43,7 @@ rm -rf "$2.new" && mkdir -p "${2%/*}"
 mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include=docker.io,iptables \
     --aptopt='Acquire::Check-Valid-Until "false"' "$1" "$2.new" && mv "$2.new" "$2"
 """
-_BUILD = '''archive=$1 socket=$2 && shift 2
-DOCKER_BUILDKIT=0 docker --host "$socket" build "$@" - <"$archive"'''
+_BUILD = 'archive=$1 && shift && DOCKER_BUILDKIT=0 docker build "$@" - <"$archive"'
 _FILESYSTEMS = {DRIVER: "overlay", "fuse-overlayfs": "fuse.fuse-overlayfs", "aufs": "aufs"}
 _WHY = {
     "fuse-overlayfs": "fuse-overlayfs is not installed, or there is no /dev/fuse",
@@ -74,40 +73,40 @@ def tag(folder: Path) -> str:
     return f"labkit/{folder.name}:{digest.hexdigest()[:12]}"
 
 
-def _unpacked(store: str, folder: Path) -> Path:
-    return Path(store, re.sub("[/:]", "-", tag(folder)))
+def _unpacked(target: Target, folder: Path) -> Path:
+    return Path(target.disk).with_name("images") / re.sub("[/:]", "-", tag(folder))
 
 
 def ensure_images() -> dict[str, Image]:
     """Return every image of ``containers/`` on this machine, building those that are missing."""
-    records = {f: _unpacked(str(netns.IMAGES), f) / "image.json" for f in folders().values()}
+    here = Target(Host(), "", disk=str(netns.STORAGES))
+    records = {folder: _unpacked(here, folder) / "image.json" for folder in folders().values()}
     if missing := [folder for folder, record in records.items() if not record.is_file()]:
         announce("building images (the first time takes about a minute)")
         with netns.building_daemon() as socket:
             for folder in missing:
-                ensure_image(Host(), socket, folder, str(netns.IMAGES), "/labkit")
+                ensure_image(replace(here, engine=socket), folder)
     return {f.name: Image(**json.loads(record.read_text())) for f, record in records.items()}
 
 
-def ensure_image(host: Host, socket: str, folder: Path, store: str, parent: str) -> Image:
-    """Return an image of an engine, built, and unpacked below `store`, where that is missing."""
-    reference, place, env = tag(folder), _unpacked(store, folder), {"DOCKER_HOST": socket}
-    if not digest_of(host, socket, reference):
-        ensure_base(host, socket)
-        build(host, socket, reference, folder, parent=parent)
-    digest = digest_of(host, socket, reference)
+def ensure_image(target: Target, folder: Path) -> Image:
+    """Return an image of an engine, built, and unpacked beside its `disk`, where it is missing."""
+    reference, place = tag(folder), _unpacked(target, folder)
+    if not digest_of(target, reference):
+        ensure_base(target)
+        build(target, reference, folder)
+    digest = digest_of(target, reference)
     image = Image(folder.name, reference, digest, f"{place}/rootfs")
     record = json.dumps(image.__dict__)
-    if host.run("cat", f"{place}/image.json", check=False).stdout != record:
-        host.run(*script(_UNPACK, str(place), reference, record), env=env, timeout=600)
+    if target.host.run("cat", f"{place}/image.json", check=False).stdout != record:
+        target.run(*script(_UNPACK, str(place), reference, record), timeout=600)
     return image
 
 
-def ensure_base(host: Host, socket: str) -> None:
+def ensure_base(target: Target) -> None:
     """Make the base image where an engine lacks it, or pull it."""
-    if not digest_of(host, socket, BASE):
-        env = {"DOCKER_HOST": socket}
-        made = host.run(*script(_MAKE_BASE, BASE), env=env, timeout=900, check=False)
+    if not digest_of(target, BASE):
+        made = target.run(*script(_MAKE_BASE, BASE), timeout=900, check=False)
         made.check("install mmdebstrap, or give the engine a registry it can reach")
 
 
@@ -122,21 +121,21 @@ def ensure_release(name: str) -> str:
     return str(re.findall('PRETTY_NAME="(.*)"', (root / "etc/os-release").read_text())[0])
 
 
-def digest_of(host: Host, socket: str, reference: str) -> str:
+def digest_of(target: Target, reference: str) -> str:
     """Return an engine's identifier of an image; "" if it lacks the image."""
-    inspect = ("docker", "--host", socket, "image", "inspect", "--format", "{{.Id}}", reference)
-    result = host.run(*inspect, check=False)
+    inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", reference)
+    result = target.run(*inspect, check=False)
     return result.stdout.strip() if result.status == 0 else ""
 
 
-def build(host: Host, socket: str, reference: str, folder: Path, *, parent: str) -> None:
+def build(target: Target, reference: str, folder: Path) -> None:
     """Build an image from a directory of this machine, whose files the engine gets as they are."""
-    options = ["--no-cache", "--network", "host", "--cgroup-parent", parent, "--tag", reference]
+    options = ("--no-cache", "--network", "host", "--cgroup-parent", target.cgroup_parent)
     with tempfile.NamedTemporaryFile(suffix=".tar") as context:
         with tarfile.open(fileobj=context, mode="w") as archive:
             archive.add(folder, arcname=".", filter=_plain)
         context.flush()
-        run_with(host, context.name, _BUILD, socket, *options)
+        run_with(target, context.name, _BUILD, *options, "--tag", reference)
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -146,27 +145,27 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def run_with(host: Host, path: str, text: str, *args: str) -> None:
+def run_with(target: Target, path: str, text: str, *args: str) -> None:
     """Run a script on a host with a copy of a file, whose path there is ``$1``."""
     remote = f"/var/tmp/labkit-{uuid4().hex}"
     try:
         with Path(path).open("rb") as file:
             while part := file.read(1 << 23):
                 data = part.decode("utf-8", "surrogateescape")
-                host.run(*script('cat >>"$1"', remote), input=data)
-        host.run(*script(text, remote, *args), timeout=1800)
+                target.run(*script('cat >>"$1"', remote), input=data)
+        target.run(*script(text, remote, *args), timeout=1800)
     finally:
-        host.run("rm", "-f", "--", remote)
+        target.run("rm", "-f", "--", remote)
 
 
-def send(source: str, host: Host, socket: str, references: Sequence[str]) -> None:
+def send(source: str, target: Target, references: Sequence[str]) -> None:
     """Send images from an engine of this machine to one of a host."""
     with tempfile.NamedTemporaryFile() as archive:
         save = ("docker", "--host", source, "save", "--output", archive.name, *references)
         Host().run(*save, timeout=1800)
         size = Path(archive.name).stat().st_size >> 20
-        announce(f"{len(references)} images ({size} MiB) go to {host.name}")
-        run_with(host, archive.name, 'docker --host "$2" load --input "$1"', socket)
+        announce(f"{len(references)} images ({size} MiB) go to {target.host.name}")
+        run_with(target, archive.name, 'docker load --input "$1"')
 
 
 @dataclass(frozen=True)
@@ -222,11 +221,11 @@ def write_layer(layer: Mapping[str, int | None], number: int, archive: Path) -> 
 
 def ensure_layers(target: Target, image: LayeredImage) -> Image:
     """Return a layered image of the target's engine; its name changes with anything in it."""
-    host, socket, base = target.host, str(target.engine), target.images["python"]
+    base = target.images["python"]
     # The number is to be raised when the files of the same layers change.
     content = f"3 {base.digest} {[*map(dict, image.layers)]}"
     reference = f"labkit/layers:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    if not digest_of(host, socket, reference):
+    if not digest_of(target, reference):
         announce(f"building an image of {len(image.layers)} layers (it may take minutes)")
         with tempfile.TemporaryDirectory() as folder:
             lines = [f"FROM {base.reference}"]
@@ -234,8 +233,8 @@ def ensure_layers(target: Target, image: LayeredImage) -> Image:
                 write_layer(layer, number, Path(folder, f"{number}.tar"))
                 lines.append(f"ADD {number}.tar /")
             Path(folder, "Dockerfile").write_text("\n".join(lines))
-            build(host, socket, reference, Path(folder), parent=target.cgroup_parent)
-    return Image(image.name, reference, digest_of(host, socket, reference), "")
+            build(target, reference, Path(folder))
+    return Image(image.name, reference, digest_of(target, reference), "")
 
 
 def with_storages(target: Target, layers: Sequence[LayeredImage]) -> tuple[Target, dict[str, str]]:

@@ -64,9 +64,10 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
     removed += [f"setting {outcome}" for outcome in host.call("restore", label="trial-")]
     if socket:
         removed += [f"firewall rule {rule}" for rule in withdraw(host, "labkit=trial-")]
-        removed += [f"container {one}" for one in networks.remove_containers(host, socket)]
+        target = Target(host, "", socket, directory=jobs)
+        removed += [f"container {one}" for one in networks.remove_containers(target)]
         # After the containers, since an engine keeps a network that one of them is on.
-        removed += networks.remove(Target(host, "", socket, directory=jobs))
+        removed += networks.remove(target)
     places = (f"{machine.scratch}/storage", f"{machine.scratch}/images", jobs, JOURNAL)
     host.run(*script(images.CLEAR, *places), timeout=600)
     host.call("remove_group", group=GROUP)
@@ -210,13 +211,10 @@ def _rig(
 
 def _with_images(target: Target, names: Iterable[str]) -> Target:
     """Return a target with images; those that its engine lacks are sent, or else built there."""
-    host, socket, folders = target.host, str(target.engine), images.folders()
-    tags = [images.tag(folders[name]) for name in names]
-    lacking = [tag for tag in tags if not images.digest_of(host, socket, tag)]
+    folders = [images.folders()[name] for name in names]
+    lacking = [tag for tag in map(images.tag, folders) if not images.digest_of(target, tag)]
     if lacking and os.geteuid() == 0 and shutil.which("dockerd"):
         images.ensure_images()
         with netns.building_daemon() as source:
-            images.send(source, host, socket, lacking)
-    where = (str(Path(target.disk).with_name("images")), target.cgroup_parent)
-    built = {name: images.ensure_image(host, socket, folders[name], *where) for name in names}
-    return replace(target, images=built)
+            images.send(source, target, lacking)
+    return replace(target, images={one.name: images.ensure_image(target, one) for one in folders})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from labkit.errors import RigError, UsageError
 from labkit.hosts import Host, SshHost, script
+from labkit.hosts.target import Target
 from labkit.placement import RELEASES
 from labkit.rig import networks
 
@@ -219,4 +220,4 @@ def start_daemon(name: str) -> None:
         why = local.call("read", path=f"{folder}/stderr")[-1200:] or "it printed nothing"
         remedy = "labkit doctor says what it needs; labkit clean, then try again"
         raise RigError("the Docker daemon does not answer", why=why, remedy=remedy)
-    networks.remove_containers(local, socket_of(name))
+    networks.remove_containers(Target(local, "", socket_of(name)))

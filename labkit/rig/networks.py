@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from labkit.errors import RigError
-from labkit.hosts import Host, script
+from labkit.hosts import script
 from labkit.hosts.target import Network, Target
 from labkit.placement import RELEASES
 from labkit.runtimes.jobs import withdraw
@@ -101,29 +101,25 @@ def of_host(network: Network, role: str) -> Network:
     return replace(network, first=network.address(place), gateway=gateway)
 
 
-def _docker(target: Target, *argv: str, check: bool = True) -> str:
-    docker = ("docker", "--host", str(target.engine))
-    return target.host.run(*docker, *argv, check=check).stdout.strip()
-
-
 def _create(target: Target, network: Network, *options: str) -> None:
     options = ("--label", LABEL, "--subnet", network.subnet, *options)
-    _docker(target, "network", "create", *options, network.engine)
+    target.run("docker", "network", "create", *options, network.engine)
 
 
 def _overlay(engines: Sequence[Target], network: Network) -> None:
     """Docker's overlay, in a Swarm of the engines."""
     sut, options = engines[0], ("enable_icc=false", "enable_ip_masquerade=true")
-    create = ("network", "create", "--label", LABEL, *(_OPTION + one for one in options))
+    create = ("docker", "network", "create", "--label", LABEL, *(_OPTION + one for one in options))
     for target in engines:
-        _docker(target, *create, f"{_OPTION}name={SWARM_BRIDGE}", SWARM_BRIDGE)
+        target.run(*create, f"{_OPTION}name={SWARM_BRIDGE}", SWARM_BRIDGE)
         address = ("--advertise-addr", target.address)
         if target is sut:
             pool = ("--default-addr-pool=198.19.64.0/18", "--default-addr-pool-mask-length=24")
-            _docker(sut, "swarm", "init", *address, *pool)
+            sut.run("docker", "swarm", "init", *address, *pool)
         else:
-            token = _docker(sut, "swarm", "join-token", "--quiet", "worker")
-            _docker(target, "swarm", "join", *address, "--token", token, f"{sut.address}:2377")
+            token = sut.run("docker", "swarm", "join-token", "--quiet", "worker").stdout.strip()
+            way = ("--token", token, f"{sut.address}:2377")
+            target.run("docker", "swarm", "join", *address, *way)
     _create(sut, network, "--driver", "overlay", "--attachable")
 
 
@@ -158,26 +154,25 @@ def _weave_paths(target: Target) -> tuple[str, str]:
     return f"{folder}/{name}", f"{PLUGINS}/labkit-{name}.sock"
 
 
-def remove_containers(host: Host, socket: str) -> list[str]:
+def remove_containers(target: Target) -> list[str]:
     """Remove labkit's containers of an engine, and return their identifiers."""
-    docker = ("docker", "--host", socket)
-    listing = ("ps", "--all", "--quiet", "--filter", "label=labkit")
-    containers = host.run(*docker, *listing).stdout.split()
+    listing = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
+    containers = target.run(*listing).stdout.split()
     if containers:
-        host.run(*docker, "rm", "--force", "--volumes", *containers)
+        target.run("docker", "rm", "--force", "--volumes", *containers)
     return containers
 
 
 def remove(target: Target) -> list[str]:
     """Remove labkit's networks from a host, Docker's by label, others by the names of devices."""
     host, nat = target.host, NAMES["nat"]["bridge"]
-    listing = ("network", "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}")
-    removed = _docker(target, *listing).split()
+    listing = ("docker", "network", "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}")
+    removed = target.run(*listing).stdout.split()
     if SWARM_BRIDGE in removed:
-        _docker(target, "swarm", "leave", "--force")
+        target.run("docker", "swarm", "leave", "--force")
     for name in removed:
         # A Swarm's network may be gone with it.
-        _docker(target, "network", "rm", name, check=name == SWARM_BRIDGE)
+        target.run("docker", "network", "rm", name, check=name == SWARM_BRIDGE)
     # A host is asked for rules only where a device shows that there are some, since asking may
     # load a table.
     if host.run("ip", "link", "show", nat, check=False).status == 0:

@@ -101,11 +101,12 @@ def _rig(spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image], added
     targets = dict[str, Target]()
     for role, host in hosts.items():
         socket, own = netns.socket_of(role), [*images_of.get(role, {}).values()]
+        here = Target(Host(), "", socket)
         # Engines keep them between runs, and no other one shares the data of the sut's.
         if role in ("peer", *RELEASES) and any(
-            images.digest_of(host, socket, one.reference) != one.digest for one in own
+            images.digest_of(here, one.reference) != one.digest for one in own
         ):
-            images.send(netns.socket_of("sut"), Host(), socket, [one.reference for one in own])
+            images.send(netns.socket_of("sut"), here, [one.reference for one in own])
         targets[role] = Target(
             host,
             netns.address(role),

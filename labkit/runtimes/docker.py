@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from labkit.hosts import Result, script
-from labkit.hosts.target import Target
+from labkit.hosts import script
 from labkit.runtimes.base import Engine, Facts, Instance, of_container
 
 #: The OCI runtime that starts containers, and the prefix of their labels in their names.
@@ -25,22 +24,22 @@ class Docker(Engine):
     def start(self, instance: Instance) -> tuple[int, str]:
         target, name = instance.target, PREFIX + instance.label
         run = ("docker", "run", "--detach", "--pull", "never", "--name", name)
-        done = _run(target, *run, *self.options(instance))
+        done = target.run(*run, *self.options(instance), check=False)
         if done.status != 0:
             raise instance.failed(done.stderr)
         return 0, done.stdout.strip()
 
     def stop(self, instance: Instance) -> str:
-        host, name = instance.target.host, PREFIX + instance.label
-        done = _run(instance.target, *script(_STOP, name))
+        target, name = instance.target, PREFIX + instance.label
+        done = target.run(*script(_STOP, name), check=False)
         log = done.stdout
         if (union := data_source(instance)).endswith("/union"):
             # A process that waits for a hanging union can be killed only after its unmount.
-            if host.run("umount", union, check=False).status != 0:  # busy, or never mounted
-                host.run("umount", "--lazy", union, check=False)
-            host.run("rm", "-rf", "--one-file-system", "--", union.removesuffix("/union"))
+            if target.host.run("umount", union, check=False).status != 0:  # busy, or never mounted
+                target.host.run("umount", "--lazy", union, check=False)
+            target.host.run("rm", "-rf", "--one-file-system", "--", union.removesuffix("/union"))
         if done.status != 0 and "No such container" not in done.stderr:
-            done = _run(instance.target, "docker", "rm", "--force", "--volumes", name)
+            done = target.run("docker", "rm", "--force", "--volumes", name, check=False)
         if "No such container" not in done.stderr:
             done.check("is the engine still running? labkit clean removes what is left")
         return log
@@ -100,12 +99,6 @@ def churning(instance: Instance) -> list[str]:
     return ["env", f"DOCKER_HOST={instance.target.engine}", *argv]
 
 
-def _run(target: Target, *argv: str, timeout: float = 60.0) -> Result:
-    """Run a command that asks the target's engine; its failure is in the result."""
-    env = {"DOCKER_HOST": str(target.engine)}
-    return target.host.run(*argv, env=env, check=False, timeout=timeout)
-
-
 def data_source(instance: Instance) -> str:
     """Return what is mounted, or the engine's folder of it; "" for the container's own layer."""
     storage, disk = instance.target.storage, instance.target.disk
@@ -126,11 +119,11 @@ def data_options(instance: Instance) -> list[str]:
     elif run("test", "-d", source, check=False).status != 0:
         made = f"{source}.new"  # it gets its name last, when the copy is complete
         create = ("docker", "create", "--label", "labkit=storage", instance.image.reference, "true")
-        container = _run(target, *create).check().stdout.strip()
+        container = target.run(*create).stdout.strip()
         run("rm", "-rf", "--", made)
         run("mkdir", "-p", made)
-        _run(target, "docker", "cp", "--archive", f"{container}:/data/.", made, timeout=600).check()
-        _run(target, "docker", "rm", container).check()
+        target.run("docker", "cp", "--archive", f"{container}:/data/.", made, timeout=600)
+        target.run("docker", "rm", container)
         run("mv", made, source)
     return ["--mount", f"type=bind,src={source},dst=/data"]
 
@@ -140,7 +133,7 @@ def _mount_union(instance: Instance, union: str) -> None:
     target, run = instance.target, instance.target.host.run
     keys = "{{.GraphDriver.Data.UpperDir}}:{{.GraphDriver.Data.LowerDir}}"
     inspect = ("docker", "image", "inspect", "--format", keys, instance.image.reference)
-    kept = _run(target, *inspect).check().stdout
+    kept = target.run(*inspect).stdout
     layers = [one for one in kept.strip().split(":") if one.startswith("/")]
     named = ("-maxdepth", "1", "-type", "d", "-name", "data")
     lower = run("find", *layers, *named).stdout.splitlines()

@@ -19,6 +19,7 @@ from sshd import command, make_key
 
 from labkit import Rig
 from labkit.hosts import Host
+from labkit.hosts.target import Target
 from labkit.rig import netns, networks
 
 HOST = """
@@ -121,7 +122,7 @@ class Machines:
         """End all that ran on the sut; after some seconds it answers again."""
         self.stop("sut")
         Host().call("stop", prefix="trial-")
-        networks.remove_containers(Host(), netns.socket_of("sut"))
+        networks.remove_containers(Target(Host(), "", netns.socket_of("sut")))
         time.sleep(AWAY)
         self.start("sut")
 

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from labkit.hosts import Host
+from labkit.hosts.target import Target
 from labkit.paths import SHIPPED
 from labkit.rig import images, locked, netns
 
@@ -31,7 +32,7 @@ def test_a_question_is_answered_in_a_container():
     known, has = (local.run("setpriv", option).stdout for option in ("--list-caps", "--dump"))
     lacking = {*known.split()} - {*has.partition("bounding set: ")[2].split()[0].split(",")}
     with locked(patience=900), netns.building_daemon() as socket:
-        images.ensure_base(local, socket)
+        images.ensure_base(Target(local, "", socket))
         env = {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
         docker = partial(local.run, "docker", env=env, timeout=900)
         docker("build", "--tag", base, "--file=-", "/usr/local/share/ca-certificates", input=BASE)

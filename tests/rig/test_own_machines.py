@@ -16,6 +16,7 @@ from labkit.campaign.trial import Trial
 from labkit.data import load
 from labkit.errors import RigError, UsageError
 from labkit.hosts import Host, Settings
+from labkit.hosts.target import Target
 from labkit.pcap import read
 from labkit.placement import container, waiting
 from labkit.rig import images, netns
@@ -118,14 +119,14 @@ def test_images_are_built_over_ssh_and_sent_to_an_engine_that_lacks_them(rig, tm
     (source / "sub").mkdir(parents=True)
     (source / "Dockerfile").write_text(f"FROM {images.BASE}\nCOPY sub /probe\n")
     (source / "sub" / "bytes").write_bytes(bytes(range(256)))
-    name, place = images.tag(source), (source, str(tmp_path / "store"), "/labkit")
-    host, peer = rig.hosts["sut"], rig.hosts["peer"]
+    name, disk = images.tag(source), str(tmp_path / "store" / "disk")
+    sut, peer = (Target(rig.hosts[n], "", netns.socket_of(n), disk=disk) for n in ("sut", "peer"))
     try:
-        image = images.ensure_image(host, netns.socket_of("sut"), *place)
+        image = images.ensure_image(sut, source)
         assert image.reference == name
         assert (Path(image.rootfs) / "probe" / "bytes").read_bytes() == bytes(range(256))
-        images.send(netns.socket_of("sut"), peer, netns.socket_of("peer"), [name])
-        assert images.digest_of(peer, netns.socket_of("peer"), name) == image.digest
+        images.send(netns.socket_of("sut"), peer, [name])
+        assert images.digest_of(peer, name) == image.digest
     finally:
         for role in ("sut", "peer"):
             docker_cli("image", "rm", "--force", name, role=role)

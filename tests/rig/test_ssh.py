@@ -22,6 +22,7 @@ from sshd import alive, command, make_key, wait_for
 
 from labkit.errors import HostUnreachable, UsageError
 from labkit.hosts import Host, SshHost
+from labkit.hosts.target import Target
 from labkit.rig import images
 
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
@@ -83,7 +84,7 @@ def test_data_status_and_files_of_a_host(host, tmp_path):
     assert host.run("locale").stdout.endswith("LC_ALL=C\n")
     source, copy = tmp_path / "a {host}", tmp_path / "b c"
     source.write_bytes(bytes(range(256)) * 50_000)  # more than one part
-    images.run_with(host, str(source), 'cp "$1" "$2"', str(copy))
+    images.run_with(Target(host, ""), str(source), 'cp "$1" "$2"', str(copy))
     assert copy.read_bytes() == source.read_bytes()
 
 

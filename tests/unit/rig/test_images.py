@@ -49,9 +49,10 @@ def make_folder(folder, time):
 
 def test_an_engine_gets_the_same_bytes_for_the_same_files(tmp_path):
     found, host = list[tuple[str, bytes]](), Answering()
+    target = Target(host, "", "unix:///e", cgroup_parent="/group")
     for time in (1, 2):
         folder = make_folder(tmp_path / str(time) / "probe", time)
-        images.build(host, "unix:///e", images.tag(folder), folder, parent="/group")
+        images.build(target, images.tag(folder), folder)
         found.append(host.built.popitem())
     assert found[0] == found[1] and "/group" in host.commands[-2]
     with tarfile.open(fileobj=io.BytesIO(found[0][1])) as opened:
