@@ -50,10 +50,9 @@ class Network:
     bridge: str = ""
     port: str = ""
     parent: str = ""
-    #: Of a tunnel, or routers of its own: the addresses of the other ends, the directory of the
-    #: namespaces in which an engine hides it, and where a router says what it is connected to.
+    #: Of a tunnel, or routers of its own: the addresses of the other ends, and where a router says
+    #: what it is connected to.
     remotes: tuple[str, ...] = ()
-    sandboxes: str = ""
     router: str = ""
 
     def address(self, place: int) -> str:
@@ -93,7 +92,7 @@ class Target:
     #: The number of the placement in its trial, from 0.
     place: int = 0
     #: The distribution of its engine, where that is not the host's, and the directory of the
-    #: engine's network namespaces.
+    #: network namespaces in which the engine hides the tunnel of an overlay.
     system: str = ""
     sandboxes: str = "/var/run/docker/netns"
     #: All its addresses and interfaces in the lab.

@@ -83,8 +83,7 @@ def create(targets: Mapping[str, Target], networks: Sequence[Network]) -> dict[s
                 target.host.run(*script(_NAT, network.bridge, gateway, network.subnet))
             elif name == "overlay":
                 # The server's end learns of others with their first container.
-                remotes = () if role == "sut" else others
-                own = {"remotes": remotes, "sandboxes": target.sandboxes}
+                own = {"remotes": () if role == "sut" else others}
             else:
                 own = {"remotes": others, "router": ROUTER_STATUS}
             added = {name: replace(of_host(network, role), **own)}

@@ -153,7 +153,7 @@ def of_process(instance: Instance, network: Network | None) -> Facts:
         facts[f"bridge {network.bridge}"] = "yes"
     if network.router:
         facts |= {f"router to {end}": ("fastdp", "sleeve") for end in network.remotes}
-    elif network.remotes or network.sandboxes:
+    elif network.name == "overlay":
         facts |= {"tunnel": "yes", **{f"tunnel to {end}": "yes" for end in network.remotes}}
     return facts
 
@@ -250,7 +250,7 @@ def placed(engine: Engine, instance: Instance, logs: dict[str, str], name: str) 
             "group": "" if group == "none" else group,
             "engine": target.engine or "",
             "source": "" if source == "none" else source,
-            "sandboxes": network.sandboxes if network else "",
+            "sandboxes": target.sandboxes if placement.network == "overlay" else "",
             "router": network.router if network else "",
         }
         options: dict[str, Any] = {"argv": workload.argv, "priority": placement.limits.fifo or 0}
