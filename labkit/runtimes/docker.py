@@ -66,8 +66,17 @@ class Docker(Engine):
     def options(self, instance: Instance) -> list[str]:
         """Return options, image and command of ``docker run``."""
         target, limits, image = instance.target, instance.placement.limits, instance.image
+        workload = instance.workload
         words = ["--runtime", OCI_RUNTIME, "--label", f"labkit={instance.label}"]
-        words += ["--cgroup-parent", target.cgroup_parent, *self.network(instance)]
+        words += ["--cgroup-parent", target.cgroup_parent]
+        if instance.placement.network == "nat":
+            port = f"{target.address}:{workload.port}:{workload.port}"
+            ports = [f"{port}/{one}" for one in workload.protocols if workload.port]
+            words += ["--network", "bridge", *(x for one in ports for x in ("--publish", one))]
+        elif network := instance.network:
+            words += ["--network", network.engine, "--ip", network.address(target.place)]
+        else:
+            words += ["--network", "host"]
         limited = {
             "--cpuset-cpus": limits.cpuset,
             "--cpu-shares": limits.shares,
@@ -79,18 +88,7 @@ class Docker(Engine):
         words += [str(word) for option in limited.items() if option[1] for word in option]
         words += data_options(instance)
         # The affinity is set inside, in the same way as for a process without an engine.
-        return [*words, image.reference, "taskset", "-c", instance.cpus, *instance.workload.argv]
-
-    def network(self, instance: Instance) -> list[str]:
-        """Return the options of the placement's network."""
-        target, workload = instance.target, instance.workload
-        if instance.placement.network == "nat":
-            port = f"{target.address}:{workload.port}:{workload.port}"
-            ports = [f"{port}/{one}" for one in workload.protocols if workload.port]
-            return ["--network", "bridge", *(word for one in ports for word in ("--publish", one))]
-        if not (network := instance.network):
-            return ["--network", "host"]
-        return ["--network", network.engine, "--ip", network.address(target.place)]
+        return [*words, image.reference, "taskset", "-c", instance.cpus, *workload.argv]
 
 
 def churning(instance: Instance) -> list[str]:
