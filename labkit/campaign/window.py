@@ -297,10 +297,8 @@ def used(kernel: Kernel) -> dict[str, float]:
         if threads and earlier.keys() <= threads.keys():  # what a thread took is gone with it
             spent["cpu"] = sum(threads.values()) - sum(earlier.values())
         for column, taken in spent.items():
-            found |= {
-                f"{prefix}{column}_ns": float(taken),
-                f"{prefix}{column}_use": taken / elapsed,
-            }
+            found[f"{prefix}{column}_ns"] = float(taken)
+            found[f"{prefix}{column}_use"] = taken / elapsed
         if "sockets" in last:
             # All drops of a socket that was opened meanwhile count; the counter has 32 bits.
             earlier = before[name].get("sockets", {})
