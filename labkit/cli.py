@@ -1,7 +1,5 @@
 """The command line. Exit codes: 0 success, 1 failure, 2 wrong use."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

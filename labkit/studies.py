@@ -1,7 +1,5 @@
 """The studies of a project: notebooks with parameters, measured here or on many rigs."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A study, as a notebook declares it, and its plan on a rig."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import html
@@ -156,7 +154,7 @@ class Study:
             raise one.error
         return one
 
-    def plan(self, rig: Rig, *, blocks: int, seed: int) -> Plan:
+    def plan(self, rig: Rig, *, blocks: int, seed: int) -> "Plan":
         """Fix the conditions that a rig can run, their order and identity, before anything runs."""
         settings = self.settings_on(rig)
         options: dict[str, Any] = {n: getattr(self, n) for n in ("only", "twice", "together")}

@@ -4,8 +4,6 @@ A study declares one as a factor, ``"wait": BusyPolling("block", "busy_poll")``,
 ``"idle": IdlePolicy("held")``. The protocol gets any other factor or setting as a value.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

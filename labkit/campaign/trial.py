@@ -1,7 +1,5 @@
 """The trial that a protocol runs: it places, treats and measures, and keeps a record of it."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """The measured window: what is observed and counted on every host before and after the loads."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping, Sequence

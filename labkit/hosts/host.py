@@ -5,8 +5,6 @@ the harness sleeps until then instead of polling. Settings are recorded before t
 that whatever is killed at any time, ``restore`` finds every value that may have changed.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools
@@ -26,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import fabric
@@ -74,7 +72,7 @@ class Result:
     stderr: str
     timed_out: bool = False
 
-    def check(self, remedy: str = "") -> Result:
+    def check(self, remedy: str = "") -> Self:
         """Return the result itself, or raise `CommandFailed` with it."""
         if self.status == 0 and not self.timed_out:
             return self

@@ -1,7 +1,5 @@
 """A host of a rig as a target for workloads, with its images, storages and networks."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Titled checks of hosts: this machine, for the virtual rig, and machines of a rig.toml."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images of ``containers/`` and of generated layers, and the storages of containers."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Machines of one's own, which a rig.toml describes and which are reached over SSH."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

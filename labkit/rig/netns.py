@@ -1,7 +1,5 @@
 """The hosts of the virtual rig: namespaces on a switch, with SSH servers and Docker daemons."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Networks between containers, made at the opening of a rig on every host with an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface

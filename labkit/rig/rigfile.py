@@ -1,7 +1,5 @@
 """The file rig.toml, which describes machines of one's own by role; it connects to nothing."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The virtual rig: this machine as several hosts, made at each opening and removed completely."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
