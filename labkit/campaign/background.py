@@ -6,7 +6,7 @@ import base64
 import gzip
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from labkit.campaign.treatments import PacketCapture
 from labkit.errors import RigError, ToolOutput, UsageError
 from labkit.hosts import script
 from labkit.placement import Placement, Workload
+from labkit.rig import netns
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.docker import churning
 from labkit.tools.base import Client
@@ -115,7 +116,8 @@ def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
     argv += ["-s", "96", "-B", "65536", "--time-stamp-precision=nano"]
     # The directory is root's, so that tcpdump must not change its user.
     argv += ["-w", f"{folder}/packets.pcap", "-Z", "root", expression]
-    with rig.mirror():
+    # The switch of machines mirrors to it by itself.
+    with netns.mirrored(rig.mirrors) if rig.kind == "virtual" else nullcontext():
         try:
             host.call("start", folder=folder, argv=argv, label=label, until="listening on")
             if "listening on" not in (shown := host.call("read", path=f"{folder}/stderr")):

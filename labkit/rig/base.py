@@ -18,7 +18,6 @@ from labkit.hosts import Host
 from labkit.hosts.agent import BOOT_ID
 from labkit.hosts.target import Target
 from labkit.placement import Placement
-from labkit.rig import netns
 from labkit.rig.images import LayeredImage, folders
 from labkit.runtimes import RUNTIMES
 
@@ -181,10 +180,6 @@ class Rig:
                 return
         what, why = f"no load is sent to {address!r}", f"no host of the rig {self.name} has it"
         raise UsageError(what, why=why, remedy="use the address of a server that it placed")
-
-    def mirror(self) -> AbstractContextManager[None]:
-        """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""
-        return netns.mirrored(self.mirrors) if self.kind == "virtual" else nullcontext()
 
     def boots(self) -> dict[str, str]:
         """Return the boot identifier of each host."""

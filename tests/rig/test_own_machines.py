@@ -154,7 +154,7 @@ def test_a_capture_has_what_the_mirror_shows(own, rig):
     assert treatments.PacketCapture().feasibility(rig, "on", {}) is None
     trial = make(rig, bare("rules"), "capture")
     with (
-        own.rig.mirror(),
+        netns.mirrored(own.rig.mirrors),
         trial.serve(sockperf.server("block"), bare("rules")) as server,
         trial.capture("udp port 11111") as captured,
     ):

@@ -27,12 +27,13 @@ from labkit import Rig, docker
 from labkit.campaign.trial import Trial
 from labkit.placement import waiting
 from labkit.rig.images import LayeredImage
+from labkit.rig.netns import mirrored
 
 print("began", flush=True)
 everything = {"networks": ["macvlan", "nat", "overlay"], "peer": ["net"], "collector": ["sut"]}
 everything["layers"] = [LayeredImage("killed", ({"a": 5000},))]
 everything["releases"] = ["debian13"]
-with Rig.open("virtual", patience=900, clean_peer=True, **everything) as lab, lab.mirror():
+with Rig.open("virtual", patience=900, clean_peer=True, **everything) as lab, mirrored(lab.mirrors):
     placed = [docker("macvlan"), docker("nat"), docker("host")]
     stores = [s for s in ("bind", "volume", "fuse-overlayfs") if f"storage:{s}" not in lab.missing]
     placed += [docker("host", storage=name) for name in stores]
