@@ -1,7 +1,5 @@
 """Background jobs of a trial: a pre-started client, a loop of containers, a packet capture."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import time
@@ -41,7 +39,7 @@ class Captured:
 
 
 @contextmanager
-def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Callable[[], Client]]:
+def prepare(trial: "Trial", client: Client, *, name: str) -> Iterator[Callable[[], Client]]:
     """Start a client, stop it in its first sleep, and yield what returns one that continues it."""
     trial.check_target(client, None)
     trial.keep_command(client.argv)
@@ -71,7 +69,7 @@ def prepare(trial: Trial, client: Client, *, name: str) -> Iterator[Callable[[],
 
 
 @contextmanager
-def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[list[int]]:
+def churn(trial: "Trial", workload: Workload, placement: Placement) -> Iterator[list[int]]:
     """Start containers of a workload that ends, one after the other, during a ``with`` block.
 
     When it ends, the list that it yields has the time in ns that each took to start.
@@ -100,7 +98,7 @@ def churn(trial: Trial, workload: Workload, placement: Placement) -> Iterator[li
 
 
 @contextmanager
-def capture(trial: Trial, expression: str = "udp") -> Iterator[Captured]:
+def capture(trial: "Trial", expression: str = "udp") -> Iterator[Captured]:
     """Capture packets of a filter of tcpdump at the switch, unless `PacketCapture` is off."""
     captured, rig = Captured(), trial.rig
     if trial.level(PacketCapture, "on") == "off":

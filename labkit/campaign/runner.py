@@ -1,8 +1,5 @@
 """Running the trials of a plan: each until an attempt succeeds, each attempt stored whole."""
 
-from __future__ import annotations
-
-import contextlib
 import json
 import math
 import operator
@@ -13,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from io import BytesIO
 from itertools import takewhile
@@ -23,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as parquet
-import tqdm
 import tqdm.auto
 
 from labkit.campaign.trial import Trial
@@ -48,7 +44,7 @@ Samples = Mapping[str, Column]
 Show = Callable[[str, bool], None]
 
 
-def run(plan: Plan, path: Path, blocks: Collection[int] = (), seconds: float = 0.0) -> None:
+def run(plan: "Plan", path: Path, blocks: Collection[int] = (), seconds: float = 0.0) -> None:
     """Run the trials of a plan that have not succeeded yet, by default of all blocks."""
     rows = attempts(path)
     measured = {row["trial"] for row in rows if row["status"] == "ok"}
@@ -95,7 +91,7 @@ def run(plan: Plan, path: Path, blocks: Collection[int] = (), seconds: float = 0
 
 
 def _run_planned(
-    plan: Plan, path: Path, condition: Condition, keys: dict[str, Any], show: Show
+    plan: "Plan", path: Path, condition: Condition, keys: dict[str, Any], show: Show
 ) -> Exception | None:
     """Run a planned trial until an attempt succeeds; return the last attempt's error."""
     values, failures, losses = {**plan.settings, **condition.levels}, 0, 0
@@ -120,12 +116,12 @@ def _run_planned(
     return done.error
 
 
-def _boots(plan: Plan) -> dict[str, str]:
+def _boots(plan: "Plan") -> dict[str, str]:
     """Return the boot identifier of each host when the facts were read."""
     return {role: of["volatile"]["boot_id"] for role, of in plan.facts.items()}
 
 
-def _check_hosts(plan: Plan) -> None:
+def _check_hosts(plan: "Plan") -> None:
     """Raise `HostLost` unless every host answers and runs since the session began."""
     remedy = "`labkit run` opens the rig again and goes on; in JupyterLab, run it again"
     try:
@@ -182,7 +178,7 @@ def progress(title: str, total: int, done: int) -> Iterator[tuple[Any, Show]]:
     options = {"total": total, "initial": done, "desc": title, "unit": "trial", "file": file}
     options |= {"disable": lines, "mininterval": 0, "smoothing": 0.1, "dynamic_ncols": True}
     bars = tqdm.auto.tqdm if notebook else tqdm.tqdm
-    with terminal or contextlib.nullcontext(), bars(**options) as bar:
+    with terminal or nullcontext(), bars(**options) as bar:
         yield bar, show
 
 
@@ -221,7 +217,7 @@ def opened(folder: Path, plan: Mapping[str, Any], *, new: bool) -> Iterator[Path
         if path is None or new:
             now = datetime.now()
             if path is not None:  # it is later than that, whatever the clock says
-                with contextlib.suppress(ValueError):  # somebody has named it otherwise
+                with suppress(ValueError):  # somebody has named it otherwise
                     after = datetime.strptime(path.name[:15], _TIME)
                     now = max(now, after + timedelta(seconds=1))
             path = folder / f"{now:{_TIME}}-{digest(plan['identity'])}"
