@@ -128,12 +128,10 @@ def check_complete(run: Run) -> None:
     if not failed and not left:
         return
     counts = [f"{failed} failed"] * (failed > 0) + [f"{left} are left"] * (left > 0)
-    over = left and run.parameters.get("minutes")
-    raise (TimeOver if over else LabkitError)(
-        f"of {planned} planned trials {' and '.join(counts)}",
-        where=str(campaign.path),
-        remedy="the same command, without --new, goes on with them; measured trials are kept",
-    )
+    kind = TimeOver if left and run.parameters.get("minutes") else LabkitError
+    what, where = f"of {planned} planned trials {' and '.join(counts)}", str(campaign.path)
+    remedy = "the same command, without --new, goes on with them; measured trials are kept"
+    raise kind(what, where=where, remedy=remedy)
 
 
 def measure_all(runs: Sequence[Run], wait: bool) -> Iterator[tuple[Run, Path | LabkitError]]:

@@ -120,12 +120,9 @@ class Rig:
         refuse_unknown("image", asked.peer, folders())
         name = "virtual" if str(spec) == "auto" else str(spec)
         opened = opener(name)
+        alone = locked(patience) if name != "dry" else nullcontext()
         try:
-            with (
-                process.ended_as_by_ctrl_c(),
-                locked(patience) if name != "dry" else nullcontext(),
-                opened(name, asked) as rig,
-            ):
+            with process.ended_as_by_ctrl_c(), alone, opened(name, asked) as rig:
                 yield rig
         except KeyboardInterrupt as error:
             raise Interrupted(str(error)) from error
