@@ -256,8 +256,7 @@ def placed(engine: Engine, instance: Instance, logs: dict[str, str], name: str) 
         options: dict[str, Any] = {"argv": workload.argv, "priority": placement.limits.fifo or 0}
         ready = target.host.call("observe_ready", reading=reading, seconds=PATIENCE, **options)
         if why := ready["why"][-800:]:
-            where = f"host {target.host.name}, process {reading['pid'] or 'unknown'}"
-            raise PlacementError(f"{workload.argv[0]} did not become ready", where=where, why=why)
+            raise instance.failed(f"{workload.argv[0]} (process {reading['pid']}): {why}")
         reading["pid"], found = ready["pid"], ready["facts"]
         problems = differences(facts, found)
         raise_different(f"this is not {placement.label}", problems, verification=found)
