@@ -19,6 +19,7 @@ from labkit.placement import RELEASES, cpu_mask, docker, format_cpus, parse_cpus
 from labkit.rig import Rig
 from labkit.rig.images import LayeredImage
 from labkit.runtimes import Server
+from labkit.runtimes.base import differences, raise_different
 
 #: The level of a treatment that leaves the host as it is; hosts of a server, and of its client.
 AS_FOUND, ENDS = "as found", ("sut", "peer")
@@ -382,10 +383,8 @@ class CongestionControl(Treatment):
             inside = ("nsenter", "-t", str(server.pid), "-n")
             server.host.run(*inside, "tee", _CONGESTION, input=level)
             server.verification["congestion control"] = level
-        if (found := server.verification.get("congestion control")) != level:
-            what, where = f"the TCP congestion control is {found}, not {level}", server.host.name
-            remedy = "something else has set it: leave the rig alone while it measures"
-            raise ManipulationError(what, where=f"host {where}", remedy=remedy)
+        problems = differences({"congestion control": level}, server.verification)
+        raise_different(f"host {server.host.name} has another TCP congestion control", problems)
 
 
 def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:

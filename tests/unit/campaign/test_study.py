@@ -171,7 +171,7 @@ def test_treatments_check_a_window():
         treatments.IdlePolicy().check("held", {"latency_request_us": 9})
     observed = {"network": "the host's", "congestion control": "bbr"}
     server = Server("", 1, 7, Host(), observed, "0", list)
-    with pytest.raises(ManipulationError, match="is bbr, not cubic"):
+    with pytest.raises(ManipulationError, match="bbr, not cubic"):
         treatments.CongestionControl().placed("cubic", server)
 
 
