@@ -1,7 +1,5 @@
 """A rig: the hosts of an experiment by role, their CPU map, and what they can and cannot run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +91,7 @@ class Rig:
 
     @staticmethod
     @contextmanager
-    def open(spec: str | Path = "virtual", *, patience: float = 0.0, **added: Any) -> Iterator[Rig]:
+    def open(spec: str | Path = "virtual", *, patience: float = 0, **added: Any) -> Iterator["Rig"]:
         """Open a rig for the duration of a ``with`` block.
 
         A rig that cannot have what is added opens without it; `missing` has the reason, and what
