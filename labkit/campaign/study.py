@@ -17,7 +17,6 @@ from labkit import __version__, data, design
 from labkit.campaign.runner import opened, pinned_to_harness, run
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Attempt, Trial
-from labkit.data import refuse_unknown
 from labkit.design import MEASUREMENT_VERSION, Condition, Levels, call, level_label
 from labkit.errors import DryRun, UsageError
 from labkit.paths import project
@@ -70,13 +69,13 @@ class Study:
         if not 0 < self.margin < 1:
             raise UsageError(f"the margin is {self.margin}", remedy="a share, such as 0.02 for 2 %")
         for names in (self.baseline, *self.twice, self.together):
-            refuse_unknown("factor", names, self.levels)
+            data.refuse_unknown("factor", names, self.levels)
         for name, level in self.baseline.items():
             labels = map(level_label, self.levels[name])
-            refuse_unknown(f"level of {name}", [level_label(level)], labels)
+            data.refuse_unknown(f"level of {name}", [level_label(level)], labels)
         known = ["trial", "rig", *self.factors, *self.variants, *self.settings]
         for function in filter(None, [self.protocol, self.only, self.infeasible, self.seconds]):
-            refuse_unknown("factor or setting", inspect.signature(function).parameters, known)
+            data.refuse_unknown("factor or setting", inspect.signature(function).parameters, known)
 
     @cached_property
     def levels(self) -> dict[str, list[Any]]:
@@ -141,7 +140,7 @@ class Study:
 
         A factor that `levels` does not name has the baseline's level, or its first.
         """
-        refuse_unknown("factor", levels, self.levels)
+        data.refuse_unknown("factor", levels, self.levels)
         first = {name: self.baseline.get(name, of[0]) for name, of in self.levels.items()}
         chosen, settings = first | levels, self.settings_on(rig)
         condition, label = Condition(chosen), f"trial-{os.getpid()}-try"

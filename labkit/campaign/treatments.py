@@ -18,8 +18,7 @@ from labkit.hosts.agent import BUSY_POLLING, LATENCY
 from labkit.placement import RELEASES, cpu_mask, docker, format_cpus, parse_cpus
 from labkit.rig import Rig
 from labkit.rig.images import LayeredImage
-from labkit.runtimes import Server
-from labkit.runtimes.base import differences, raise_different
+from labkit.runtimes.base import Server, differences, raise_different
 
 #: The level of a treatment that leaves the host as it is; hosts of a server, and of its client.
 AS_FOUND, ENDS = "as found", ("sut", "peer")
