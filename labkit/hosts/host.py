@@ -6,7 +6,6 @@ that whatever is killed at any time, ``restore`` finds every value that may have
 """
 
 import base64
-import contextlib
 import itertools
 import json
 import logging
@@ -22,6 +21,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -183,11 +183,7 @@ class SshHost(Host):
         status, out, err = -1, bytearray(), bytearray()
         # A command may fill one stream before it reads its input or ends the other. Closing the
         # channel, which happens first, ends the threads.
-        with (
-            ThreadPoolExecutor(2) as pool,
-            contextlib.closing(channel),
-            contextlib.suppress(*_LOST),
-        ):
+        with ThreadPoolExecutor(2) as pool, closing(channel), suppress(*_LOST):
             text = command.encode("utf-8", "surrogateescape")
             pool.submit(channel.exec_command, text).result(OPEN_SECONDS)
             sending = pool.submit(_send, channel, data)
@@ -215,9 +211,9 @@ class SshHost(Host):
             if self._connection is connection:
                 self._connection = None
         # There may be no connection, or no transport.
-        with contextlib.suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError):
             connection.client.get_transport().sock.shutdown(socket.SHUT_RDWR)  # wakes its thread
-        with contextlib.suppress(OSError, AttributeError, EOFError, paramiko.SSHException):
+        with suppress(OSError, AttributeError, EOFError, paramiko.SSHException):
             connection.close()
 
     def _open_session(self, again: bool = True) -> tuple[Any, paramiko.Channel]:
@@ -261,7 +257,7 @@ class SshHost(Host):
             lines += [line.split() for line in found.stdout.splitlines()]
         revoked, keys = {line[3] for line in lines if line[0] == "@revoked"}, list[Any]()
         for _, kind, text, *_ in (line for line in lines if line[0][0] not in "#@"):
-            with contextlib.suppress(InvalidHostKey, paramiko.SSHException, ValueError):
+            with suppress(InvalidHostKey, paramiko.SSHException, ValueError):
                 entry = HostKeyEntry.from_line(f"{self._known_as} {kind} {text}")
                 keys += [entry.key] if entry and text not in revoked else []
         return keys
@@ -319,7 +315,7 @@ def quoted(words: Sequence[str]) -> str:
 
 def _send(channel: paramiko.Channel, data: bytes) -> None:
     """Send a command its input; one that has ended needs none."""
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+    with suppress(OSError, EOFError, paramiko.SSHException):
         channel.sendall(data)
         channel.shutdown_write()
 
@@ -335,7 +331,7 @@ def script(text: str, *args: str) -> Sequence[str]:
     return (*SCRIPT, text, "labkit", *args)
 
 
-class Settings(contextlib.AbstractContextManager["Settings"]):
+class Settings(AbstractContextManager["Settings"]):
     """Settings of a host that are restored when the context ends, or else by their `label`.
 
     `notes` says which were not accepted; one that is not restored is a `RigError` in the end.
