@@ -1,11 +1,7 @@
-"""SSH servers for tests, and helpers that inspect processes."""
+"""SSH servers for tests."""
 
 import subprocess
-import time
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 
 def make_key(path, kind="ed25519"):
@@ -26,17 +22,3 @@ def command(host_key, authorized, *options):
         "SetEnv": "SHLVL=1",  # keeps bash from its start-up files
     }
     return ["/usr/sbin/sshd", "-f/dev/null", *options, *(f"-o{n}={of}" for n, of in given.items())]
-
-
-def alive(pid):
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def wait_for(condition, seconds=10.0):
-    """Wait for a condition, a function."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)

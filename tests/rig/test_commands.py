@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 from nbclient import NotebookClient
-from sshd import wait_for
+from processes import wait_for
 
 from labkit import cli, load, project, studies
 from labkit.notebooks import execute

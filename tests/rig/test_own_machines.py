@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loads import echoes
 from own_machines import LABKIT, ROLES, machines, state
-from sshd import wait_for
+from processes import wait_for
 
 from labkit import Study, bare, docker, treatments
 from labkit.campaign.trial import Trial

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import leftovers
 from loads import echoes
-from sshd import alive
+from processes import alive
 
 from labkit.errors import ManipulationError, PlacementError, RigError
 from labkit.hosts import script

@@ -18,7 +18,8 @@ import paramiko
 import psutil
 import pytest
 from paramiko.common import MSG_CHANNEL_REQUEST
-from sshd import alive, command, make_key, wait_for
+from processes import alive, wait_for
+from sshd import command, make_key
 
 from labkit.errors import HostUnreachable, UsageError
 from labkit.hosts import Host, SshHost

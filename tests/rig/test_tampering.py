@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 import pytest
-from sshd import wait_for
+from processes import wait_for
 
 from labkit.errors import ManipulationError
 from labkit.hosts import Host, Settings

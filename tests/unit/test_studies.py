@@ -5,13 +5,13 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 from made_up import write
+from processes import wait_for
 
 from labkit import cli, studies
 from labkit.data import campaigns
@@ -201,10 +201,7 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(workers):
     # The processes of killed workers have ended too.
     files = Path(studies.FLEET).rglob("processes")
     left = {int(pid) for file in files for pid in file.read_text().split()}
-    deadline = time.monotonic() + 60
-    while left := {*filter(psutil.pid_exists, left)}:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: not any(map(psutil.pid_exists, left)), 60)
 
 
 def test_a_block_that_fails_is_an_error_with_its_reason(workers):

@@ -8,8 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import paramiko
-import psutil
 import pytest
+from processes import alive, wait_for
 
 from labkit.errors import CommandFailed, HostUnreachable
 from labkit.hosts import Host, SshHost, script
@@ -29,23 +29,11 @@ def test_a_failure_has_its_result():
     assert caught.value.where == "host here: a script one a b"
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def gone(pid):
-    """Return whether a process has ended; init may reap it later."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_a_time_limit_ends_a_grandchild_that_ignores_term():
     text = '(trap "" TERM; sleep 300) & echo $! $$; exec sleep 300'
     with pytest.raises(CommandFailed, match="timed out") as caught:
         HOST.run("sh", "-c", text, timeout=0.5)
-    wait_for(lambda: all(gone(int(pid)) for pid in caught.value.evidence["stdout"].split()))
+    wait_for(lambda: not any(alive(int(pid)) for pid in caught.value.evidence["stdout"].split()))
 
 
 def test_an_interrupt_ends_the_command(tmp_path):
@@ -59,7 +47,7 @@ def test_an_interrupt_ends_the_command(tmp_path):
     with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):
         pool.submit(interrupt)
         HOST.run("sh", "-c", 'echo $$ >"$0"; exec sleep 300', str(file), timeout=400)
-    wait_for(lambda: gone(int(file.read_text())))
+    wait_for(lambda: not alive(int(file.read_text())))
 
 
 def test_a_line_has_no_backslash_inside_quotes():
