@@ -4,6 +4,9 @@ import re
 from typing import Any
 
 import pytest
+from damaged import damaged, survives
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labkit.errors import UsageError
 from labkit.hosts import Host
@@ -114,6 +117,13 @@ def test_every_mistake_names_file_key_and_remedy(tmp_path, old, new, expected):
     assert expected in error.what and path.read_text() != MORE
     assert all(line.startswith("rig.toml") for line in error.what.splitlines())
     assert error.where == str(path) and rigfile.EXAMPLE in error.remedy
+
+
+@given(data=st.data())
+def test_a_damaged_file_is_read_or_refused(data, tmp_path):
+    changed = data.draw(damaged((ROOT / rigfile.EXAMPLE).read_text("utf-8")))
+    (tmp_path / "rig.toml").write_bytes(changed.encode("utf-8", "surrogatepass"))
+    survives(lambda: read(tmp_path / "rig.toml"))
 
 
 # Hosts as they answer.
