@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from functools import partial
 
 CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
 
@@ -21,10 +22,13 @@ def ethernet(inner, *, kind=2048):
     return bytes(12) + struct.pack(">H", kind) + inner
 
 
-def message(number, size=14, **addresses):
+def message(number, size=14, *, dport=11111, **addresses):
     """Return a frame as sockperf's: its header is a number, flags and a length."""
     payload = struct.pack(">QHI", number, 1, size) + bytes(size - 14)
-    return ethernet(ipv4(udp(payload), **addresses))
+    return ethernet(ipv4(udp(payload, dport=dport), **addresses))
+
+
+reply = partial(message, src=SERVER, dst=CLIENT)
 
 
 def pcap(packets):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import capture_files as files
 import pytest
-from capture_files import CLIENT, SERVER, ethernet, ipv4, message, udp
+from capture_files import SERVER, ethernet, ipv4, message, reply, udp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +12,6 @@ from labkit import pcap
 from labkit.errors import ToolOutput
 
 START, SECOND = 1_700_000_000_123_456_789, 10**9
-reply = partial(message, src=SERVER, dst=CLIENT)
 #: As tcpdump 4.99.3 wrote it, with its counts left out.
 CLOSING = "{} packet{} captured\n{} packets received by filter\n{} packets dropped by kernel\n"
 NO_DROPS = CLOSING.format(3, "s", 3, 0)

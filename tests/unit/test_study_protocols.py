@@ -1,12 +1,11 @@
 """Protocols of two studies: chains, on captures made up and by rule, and interference."""
 
 import itertools
-import struct
 from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
 
 import pytest
-from capture_files import ethernet, ipv4, pcap, udp
+from capture_files import message, pcap
 from notebook_studies import declared
 
 from labkit.errors import ToolOutput
@@ -18,15 +17,13 @@ chains = SimpleNamespace(**declared("50-forwarding-chains.ipynb"))
 interference = SimpleNamespace(**declared("40-interference.ipynb"))
 
 
-def packet(number, port):
-    return ethernet(ipv4(udp(struct.pack(">QHI", number, 1, 28) + bytes(14), dport=port)))
-
-
 def window(start, numbers, step, wait, lost=()):
     """Return stamped packets on their way in and out; each waits so long."""
     times = {number: start + place * step for place, number in enumerate(numbers)}
-    return [(at, packet(number, 20_000)) for number, at in times.items()] + [
-        (at + wait, packet(number, 19_999)) for number, at in times.items() if number not in lost
+    return [(at, message(number, 28, dport=20_000)) for number, at in times.items()] + [
+        (at + wait, message(number, 28, dport=19_999))
+        for number, at in times.items()
+        if number not in lost
     ]
 
 

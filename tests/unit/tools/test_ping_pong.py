@@ -1,11 +1,10 @@
 """Ping-pong by sockperf and sfnt-pingpong: recorded round trips, residence times, feasibility."""
 
-import struct
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from capture_files import SERVER, ethernet, ipv4, message, pcap, udp
+from capture_files import SERVER, message, pcap, reply
 from recordings import read
 
 from labkit.errors import ToolOutput
@@ -49,14 +48,6 @@ def test_sfnt_s_file_must_agree_with_its_summary():
             sfnt_pingpong.parse(text, read("sfnt-udp-64.dat"), size=size)
 
 
-Packets = list[tuple[int, bytes]]
-
-
-def answer(number):
-    payload = struct.pack(">QHI", number, 0, 14)
-    return ethernet(ipv4(udp(payload, sport=11_111, dport=40_000), src=SERVER, dst="198.18.0.1"))
-
-
 def with_capture(rtt, packets, dropped=0, tool=""):
     """Return a measurement of some round trips, and what was captured meanwhile."""
     summary = f"{len(packets)} packets captured\n{dropped} packets dropped by kernel\n"
@@ -72,7 +63,7 @@ def test_residence_times_are_added_to_the_round_trips():
     packets = []
     for number in range(1, 101):
         at = 10_000_000 * number
-        packets += [(at, message(number)), (at + number, answer(number))]
+        packets += [(at, message(number)), (at + number, reply(number))]
     packets.pop()  # an answer is lost
     added = with_capture(range(500, 550), packets)
     assert added.samples["rtt_ns"].tolist() == list(range(500, 550))
@@ -84,8 +75,8 @@ def test_residence_times_are_added_to_the_round_trips():
 
 
 def test_packets_and_round_trips_that_are_missing_are_flagged():
-    packets = [(0, message(8)), (9, answer(8)), (600_000_000, message(9)), (600_000_009, answer(9))]
-    for at, packet in [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]:
+    packets = [(0, message(8)), (9, reply(8)), (600_000_000, message(9)), (600_000_009, reply(9))]
+    for at, packet in [(10, message(1)), (25, reply(1)), (40, message(2)), (60, reply(2))]:
         packets.append((500_000_000 + at, packet))
     added = with_capture(range(1, 9), packets, dropped=7)
     assert added.samples["residence_ns"].tolist() == [15, 20]
@@ -96,8 +87,8 @@ def test_packets_and_round_trips_that_are_missing_are_flagged():
     with pytest.raises(ToolOutput, match="holds no message"):
         with_capture([9], [])
     # Messages need no number, and others are left out.
-    packets = [(0, message(5, size=20)), (10, message(0)), (13, answer(0))]
-    packets += [(20, message(0)), (24, answer(0)), (25, answer(0))]
+    packets = [(0, message(5, size=20)), (10, message(0)), (13, reply(0))]
+    packets += [(20, message(0)), (24, reply(0)), (25, reply(0))]
     added = with_capture([9, 9], packets, tool="sfnt-pingpong")
     assert added.samples["residence_ns"].tolist() == [3, 4]
     assert (added.metrics["paired"], added.metrics["unpaired"]) == (2, 1)
