@@ -14,8 +14,6 @@ from labkit.tools import repeat, services
 from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import combine, side_of
 
-Span = tuple[int, int, float]
-
 
 def test_a_number_of_the_services_is_finite_and_positive():
     for wrong in ("0", "-1", "nan", "inf", "1,5", "", "x", "1e999"):
