@@ -27,7 +27,7 @@ from labkit.analysis.publish import ANSWER
 from labkit.errors import PlacementError
 from labkit.hosts.host import Result
 from labkit.hosts.target import Image, Storage, Target
-from labkit.notebooks import values
+from labkit.notebooks import check, values
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 from labkit.rig.networks import VIRTUAL
 from labkit.rig.virtual import DryHost
@@ -192,6 +192,7 @@ def plan_of(study, profile, rig):
     from notebook_studies import declared
 
     given = values((PROFILES / f"{study}.{profile}.yaml").read_text())
+    check(ROOT / "notebooks" / "studies" / f"{study}.ipynb", given)
     names = declared(f"{study}.ipynb", **given)
     return names["study"].plan(rig, blocks=names["blocks"], seed=names["seed"])
 

@@ -9,7 +9,7 @@ import pytest
 
 from labkit.errors import LabkitError, RigError, UsageError
 from labkit.notebooks import check, execute, values
-from labkit.paths import SHIPPED, project
+from labkit.paths import SHIPPED
 
 DECLARED = """rig: str = "auto"
 blocks: int = 5  # passes
@@ -75,12 +75,6 @@ def test_a_notebook_with_a_conflict_is_a_usage_error(tmp_path):
     (tmp_path / "x.ipynb").write_text("<<<<<<<")
     with pytest.raises(UsageError, match="cannot read the notebook"):
         check(tmp_path / "x.ipynb", {})
-
-
-def test_every_profile_has_parameters_of_its_study():
-    for profile in project("notebooks/profiles").glob("*.yaml"):
-        study = project("notebooks/studies") / f"{profile.name.split('.')[0]}.ipynb"
-        check(study, values(profile.read_text()))
 
 
 def test_a_notebook_runs_with_its_parameters_in_a_folder(write, tmp_path):
