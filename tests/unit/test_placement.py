@@ -13,12 +13,8 @@ QUOTA = Limits(period_us=10_000, quota_us=2_000)
 @pytest.mark.parametrize(
     ("placement", "label"),
     [
-        (bare(), "bare clean"),
-        (bare("cgroup", Limits(cpuset="1")), "bare cgroup cpuset=1"),
         (bare().limited(fifo=10), "bare clean fifo=10"),
-        (docker("host", QUOTA), "docker host period_us=10000 quota_us=2000"),
         (docker("nat", QUOTA).limited(shares=9, memory=0), "docker nat shares=9"),
-        (docker("host", storage="bind"), "docker host storage=bind"),
         (docker().with_seccomp("unconfined"), "docker host seccomp=unconfined"),
         (docker("nat", release="sid"), "docker nat release=sid"),
         (bare().with_seccomp("unconfined"), "bare clean"),
