@@ -11,20 +11,10 @@ from conftest import leftovers
 from loads import echoes
 from processes import alive
 
+from labkit import placement as known
 from labkit.errors import ManipulationError, PlacementError, RigError
 from labkit.hosts import script
-from labkit.placement import (
-    BASELINE_LEVELS,
-    ENGINES,
-    NETWORKS,
-    Limits,
-    Placement,
-    Workload,
-    bare,
-    container,
-    docker,
-    waiting,
-)
+from labkit.placement import Limits, Placement, Workload, bare, container, docker, waiting
 from labkit.runtimes import RUNTIMES, Instance, base, placed
 from labkit.runtimes.jobs import withdraw
 from labkit.tools import sockperf
@@ -34,15 +24,15 @@ REQUIRED = os.environ.get("LABKIT_REQUIRE_RIG")
 #: 100,000,000 bytes are not a multiple of the page size.
 LIMITS = Limits("1", 512, 10_000, 2_000, 100_000_000)
 EVERY = [
-    *(bare(level) for level in BASELINE_LEVELS),
+    *(bare(level) for level in known.BASELINE_LEVELS),
     docker("host").with_seccomp("unconfined"),
     *(docker(network, release="debian13") for network in ("host", "bridge", "nat")),
     bare("cgroup", LIMITS),
-    *(container(engine, "host", LIMITS) for engine in ENGINES),
+    *(container(engine, "host", LIMITS) for engine in known.ENGINES),
     *(
         container(engine, network)
-        for engine in ENGINES
-        for network in NETWORKS
+        for engine in known.ENGINES
+        for network in known.NETWORKS
         if network not in RUNTIMES[engine].impossible
     ),
 ]
