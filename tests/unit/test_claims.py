@@ -1,6 +1,5 @@
 """Verdicts on claims: rules, parts, marks, findings, and what a rig lacks."""
 
-import itertools
 import math
 from pathlib import Path
 
@@ -25,10 +24,9 @@ SAME = [0.95, 1.05]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path_factory):
     """Return a function that returns a new folder."""
-    numbers = itertools.count()
-    return lambda: tmp_path / f"{next(numbers)}"
+    return lambda: tmp_path_factory.mktemp("campaign")
 
 
 def measured(folder, effect, *, value="ns", **options):
@@ -73,14 +71,13 @@ def test_each_kind_of_claim_has_the_verdict_of_its_rule(folder, claim, verdicts)
     effect=st.sampled_from([0.97, 1.0, 1.02, 1.05, 1.2]),
     failing=st.sampled_from([0, 3]),
 )
-def test_ledger_and_compare_say_the_same_of_a_pair(tmp_path_factory, seed, effect, failing):
+def test_ledger_and_compare_say_the_same_of_a_pair(folder, seed, effect, failing):
     def values(at, block):
         if at["place"] == "bare":
             return {"ns": 1000}
         return {"ns": 1000 * effect} if block > failing else None
 
-    folder = tmp_path_factory.mktemp("pair")
-    campaign = write(folder, {"place": PLACES}, values, seed=seed, spread=0.03)
+    campaign = write(folder(), {"place": PLACES}, values, seed=seed, spread=0.03)
     options = {"value": "ns", "condition": "place", "baseline": "bare", "margin": 0.05}
     row = compare(campaign.trials, **options).iloc[0]
     above = judged(campaign, {"above": 1.0})
