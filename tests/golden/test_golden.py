@@ -1,4 +1,4 @@
-"""Golden outputs: command lines and plans for recorded inputs.
+"""Golden outputs: command lines, what is read of recorded output, and plans.
 
 ``python tests/golden/test_golden.py`` writes the expected files again, from the package as it is,
 and the ledger, which `tests/unit/test_claims.py` compares.
@@ -167,6 +167,13 @@ def shortened(argv, stdin, scripts):
     return shlex.join(words) + stdin
 
 
+def tools():
+    """Return the commands of all tools, and what is read of each recording of their output."""
+    from recordings import ALL, commands, shown
+
+    return {"commands": commands(), "values": {name: shown(one) for name, one in ALL.items()}}
+
+
 # The plans of the studies' quick profiles, on the rig of the reference campaigns.
 
 
@@ -228,7 +235,7 @@ def as_json(value, margin=""):
     return "[\n" + ",\n".join(deeper + as_json(one, deeper) for one in value) + f"\n{margin}]"
 
 
-FILES = {"arguments.json": arguments, "plans.json": plans}
+FILES = {"arguments.json": arguments, "plans.json": plans, "tools.json": tools}
 
 
 @pytest.mark.parametrize("name", FILES)

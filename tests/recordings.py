@@ -29,7 +29,7 @@ from labkit.tools import (
 from labkit.tools.base import Client, Measurement
 from labkit.tools.ping_pong import TOOLS, sfnt_pingpong
 
-CAPTURED = Path(__file__).parents[2] / "captured"
+CAPTURED = Path(__file__).with_name("captured")
 ADDRESS = "198.18.0.3"
 
 
