@@ -87,15 +87,6 @@ def test_identities_that_differ_are_told_apart(before, after):
     assert (design.digest(before) == design.digest(after)) == same
 
 
-def test_the_difference_of_two_plans_is_shown():
-    before = {"settings": {"messages": 1000}, "order": [[0, 1]]}
-    after = {"settings": {"messages": 2000}, "order": [[1, 0]]}
-    with pytest.raises(UsageError) as caught:
-        design.refuse_to_mix(before, after, "data/x")
-    text = str(caught.value)
-    assert "settings.messages: 1000 -> 2000" in text and "--new" in text and "order" not in text
-
-
 def test_canonical():
     plain = design.canonical({"one": docker("bridge"), 2: (1.5, None)})
     assert plain["one"]["runtime"] == "docker" and plain["one"]["limits"]["memory"] is None

@@ -225,7 +225,7 @@ def test_the_harness_leaves_the_sut_during_a_run(rig):
     assert os.sched_getaffinity(0) == before
 
 
-PLAN: dict[str, Any] = {"identity": {"settings": {"messages": 3}}}
+PLAN: dict[str, Any] = {"identity": {"settings": {"messages": 3}, "order": [[0, 1]]}}
 PLAN |= {"study": "made-up", "factors": {}, "settings": {}}
 ROW: dict[str, Any] = {"trial": "b01-p01", "attempt": 1, "block": 1, "position": 1}
 ROW |= {"session": 1, "repeat": 1, "status": "ok", "flags": ""}
@@ -254,9 +254,10 @@ def test_samples_and_numbers_of_numpy_round_trip_exactly(store):
 
 def test_the_same_plan_resumes_and_another_or_a_packed_one_is_refused(store, tmp_path):
     assert begin(tmp_path) == store
-    other = PLAN | {"identity": {"settings": {"messages": 4}}}
-    with pytest.raises(UsageError, match=r"settings\.messages: 3 -> 4"):
+    other = PLAN | {"identity": {"settings": {"messages": 4}, "order": [[1, 0]]}}
+    with pytest.raises(UsageError, match=r"settings\.messages: 3 -> 4(.|\n)*--new") as caught:
         begin(tmp_path, other)
+    assert "order" not in str(caught.value)
     new, again = begin(tmp_path, other, True), begin(tmp_path, other, True)
     assert store < new < again == begin(tmp_path, other)
     (store / "plan.json").write_text('{"format": 1}')  # only the newest one matters
