@@ -1,4 +1,4 @@
-"""Verification: facts that engines expect, and those recorded of placements (control groups v1)."""
+"""Facts that engines expect, and those recorded of placements (control groups v1); jobs' rules."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import ManipulationError
-from labkit.hosts import Host
+from labkit.hosts import Host, Result
 from labkit.hosts.target import Image, Network, Storage, Target
-from labkit.placement import Limits, bare, container, docker
+from labkit.placement import Limits, Workload, bare, container, docker
 from labkit.rig.networks import VIRTUAL
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.base import check_translated, differences, of_limits, of_process, weights
@@ -99,3 +99,31 @@ def test_every_transport_of_a_load_must_have_been_translated():
     for protocols, words in ((("tcp", "udp"), "udp flows: 1"), (("",), "any flows: 3")):
         with pytest.raises(ManipulationError, match=words):
             check_translated(after, {**after, "flows tcp": "2"}, protocols)
+
+
+# The rules that publish ports of placements that are jobs.
+
+RULE = '-A PREROUTING -d 198.18.0.3/32 -p udp --dport {} -m comment --comment "labkit={}" -j DNAT'
+
+
+class Rules(Host):
+    def __init__(self, labels):
+        super().__init__("sut")
+        rules = [RULE.format(number, label) for number, label in enumerate(labels)]
+        self.listing, self.deleted = "\n".join(["-P PREROUTING ACCEPT", *rules]), list[str]()
+
+    def run(self, *argv, **options):
+        self.deleted += [argv[argv.index("--dport") + 1]] if "-D" in argv else []
+        return Result(argv, self.name, 0, self.listing if argv[-1] == "-S" else "", "")
+
+    def call(self, function, **arguments):
+        return ""
+
+
+@pytest.mark.parametrize("label", ["trial-7-b01-p02-a1", "trial-7-b01-p02-a1-end", "trial-a.b"])
+def test_only_the_rules_of_a_placement_are_withdrawn(label):
+    host = Rules([label, f"{label}-2", f"{label}2", f"x{label}", label.replace(".", "c")])
+    target = Target(host, "198.18.0.3")
+    server = Workload(("server",), 1, ("udp",), "net")
+    RUNTIMES["lxc"].stop(Instance(target, container("lxc", "nat"), server, "1", label))
+    assert host.deleted == ["0", *["4"] * ("." not in label)]
