@@ -1,4 +1,4 @@
-"""Dependencies, their locks, and imports, which go down only; all offline."""
+"""Dependencies, their locks, imports, which go down only, and host tools; all offline."""
 
 import re
 import runpy
@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -81,3 +82,58 @@ def test_public_names_are_few_and_import_heavy_packages_when_they_use_them():
     code = f"import sys, labkit, labkit.studies; labkit.Study\nprint({HEAVY} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+# The host tools of `make setup`: what is missing, and the services that come with packages.
+# Nothing is installed: apt-get and systemctl are shell functions that log their arguments.
+
+STUBS = r"""
+set -euo pipefail
+source "$1"
+POLICY=$2/policy PROGRAMS=$2/programs
+say() { echo "said: $*"; }
+has_candidate() { [ "$1" != nowhere ]; }
+apt_get() {
+    echo "apt-get: $*"
+    [ "$1" = install ] || return 0
+    "$POLICY" && echo "services may start" || echo "policy: $?"
+    touch "$installed"
+}
+systemctl() {
+    [ "$1" = list-unit-files ] || { echo "systemctl: $*" >>"$noted"; return; }
+    echo nginx.service enabled enabled
+    [ ! -e "$installed" ] || echo lxc-net.service enabled enabled
+}
+installed=$2/installed noted=$2/noted
+"""
+#: A machine on which systemd runs only after the packages are installed.
+WITHOUT_SYSTEMD = 'enabled_units() { [ ! -e "$installed" ] || echo all.service; }'
+
+
+def run(folder, text):
+    argv = ["bash", "-c", STUBS + text, "bash", str(ROOT / "scripts" / "host-tools.sh")]
+    return subprocess.run([*argv, str(folder)], capture_output=True, text=True, check=True).stdout
+
+
+def test_missing_programs_and_their_packages(tmp_path):
+    lines = ["# a comment", "sh:dash:needed::a shell", "no-such-program:package:needed:sut:nothing"]
+    lines += ["/no/such:other:measure:sut:a file", "nor-this:more:test::tests", ""]
+    (tmp_path / "programs").write_text("\n".join(lines))
+    assert run(tmp_path, "missing_tools needed measure") == "package\tnothing\nother\ta file\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "disabled"), [("", ["disable lxc-net.service"]), (WITHOUT_SYSTEMD, [])]
+)
+def test_services_of_new_packages_stay_off(tmp_path, before, disabled):
+    install = 'install_packages lxc nowhere; touch "$noted"; cat "$noted"; [ ! -e "$POLICY" ]'
+    found = run(tmp_path, f"{before}\n{install}")
+    assert "apt-get: install --no-install-recommends lxc" in found
+    assert "policy: 101" in found and "services may start" not in found
+    assert re.findall(r"systemctl: (.*)", found) == disabled
+
+
+def test_a_policy_of_the_machines_owner_stays(tmp_path):
+    (tmp_path / "policy").write_text("the owner's")
+    assert "stays as it is" in run(tmp_path, "hold_services; drop_policy")
+    assert (tmp_path / "policy").read_text() == "the owner's"
