@@ -63,8 +63,7 @@ def test_combinations_are_selected_or_infeasible_with_a_reason():
 
 
 @pytest.mark.parametrize(
-    ("factors", "blocks"),
-    [(FACTORS, 0), (FACTORS, 2.0), ({"x": []}, 1), ({"x": ["a", "a"]}, 1)],
+    ("factors", "blocks"), [(FACTORS, 0), (FACTORS, 2.0), ({"x": []}, 1), ({"x": ["a", "a"]}, 1)]
 )
 def test_a_plan_has_blocks_and_distinct_levels(factors, blocks):
     with pytest.raises(UsageError):

@@ -14,18 +14,12 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
+from labkit import errors
 from labkit.campaign import runner, study
 from labkit.campaign.study import Study
 from labkit.campaign.treatments import CpuSpeed, SharedCache
 from labkit.data import KEYS, load
-from labkit.errors import (
-    CommandFailed,
-    CpusDisturbed,
-    HostLost,
-    HostUnreachable,
-    LabkitError,
-    UsageError,
-)
+from labkit.errors import CommandFailed, HostLost, LabkitError, UsageError
 from labkit.process import TERMINAL
 from labkit.tools.base import Measurement
 
@@ -171,7 +165,7 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(rig, tmp_p
     assert "6/6" in shown and shown.count(": odd") == 1 and " ok: " not in shown
 
 
-@pytest.mark.parametrize("error", [HostUnreachable, CpusDisturbed])
+@pytest.mark.parametrize("error", [errors.HostUnreachable, errors.CpusDisturbed])
 def test_lost_connections_and_moved_cpus_are_not_counted_as_attempts(rig, tmp_path, error):
     found = plan_of(rig, Protocol(**{f"c{n}": error("") for n in range(2, 8)})).run(tmp_path)
     assert len(found.ok) == 6 and len(found.trials) == 12
