@@ -1,15 +1,18 @@
-"""All parsers on recorded output that is cut off, damaged, or says something else."""
+"""Tools in general; all parsers on output that is cut off, damaged, or says something else."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from damaged import damaged, survives
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import CAPTURED, PARSERS, RECORDINGS
+from recordings import ADDRESS, ALL, CAPTURED, PARSERS, RECORDINGS
 
-from labkit.errors import ToolOutput
+from labkit.errors import LabkitError, ToolOutput, UsageError
+from labkit.tools import APPLICATIONS, base, datagrams, sockperf, thrift_rpc, with_tools
 from labkit.tools.base import flag, json_in, reading, rows, shortfall
+from labkit.units import column
 
 #: Output without a decimal point.
 INTEGERS = {"sfnt_pingpong", "sockperf", "thrift_rpc", "memtier"}
@@ -27,10 +30,10 @@ def test_output_cut_anywhere_gives_the_same_or_an_error(name, data):
     except ToolOutput:
         return
     assert (part.metrics, part.messages) == (whole.metrics, whole.messages)
-    for column, values in part.samples.items():
+    for sample, values in part.samples.items():
         # The rows of a log that was thinned count as far as they go.
-        assert name == "sockperf" or len(values) == len(whole.samples[column])
-        assert (values == whole.samples[column][: len(values)]).all()
+        assert name == "sockperf" or len(values) == len(whole.samples[sample])
+        assert (values == whole.samples[sample][: len(values)]).all()
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -173,3 +176,55 @@ def test_rows_are_integers_in_complete_lines_and_json_has_a_key_once():
 def test_a_load_that_falls_short_is_flagged():
     assert shortfall(99, 100) == shortfall(95, 100, chance=5) == flag("no", 0) == ()
     assert shortfall(93, 100, chance=5) == ("rate not reached: 93.0 of 100.0 per second",)
+
+
+# Tools in general.
+
+#: Columns of times and of kinds, which measure nothing.
+POSITIONS = {"start_ns", "end_ns", "set"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_column_has_a_unit(name):
+    measurement = ALL[name].measurement()
+    measured = {*measurement.metrics, *measurement.samples} - POSITIONS
+    assert [one for one in measured if column(one).kind == "other"] == []
+    assert all(one.dtype == "int64" for one in measurement.samples.values())
+
+
+def prints(text, status=0):
+    """Return a host on which every program prints the same, or (127) is not found."""
+    result = SimpleNamespace(stdout=text, stderr="", status=status)
+    return SimpleNamespace(name="here", run=lambda *argv, check: result)
+
+
+def test_a_tool_that_is_not_installed_is_missed():
+    for answer in (prints("not found", 127), prints("something else", 1)):
+        with pytest.raises(LabkitError, match="socat is not installed") as caught:
+            datagrams.probe(answer)
+        assert caught.value.remedy == "apt-get install socat"
+    assert datagrams.probe(prints("socat version 1.7.4.4 on Feb 8 2023")) == "1.7.4.4"
+
+
+def test_what_cannot_be_meant_is_refused():
+    with pytest.raises(UsageError, match="no way to wait called 'spinn'") as caught:
+        sockperf.server("spinn")
+    assert "did you mean 'spin'" in str(caught.value)
+    with pytest.raises(UsageError, match="no family called"):
+        with_tools({"redis": "redis"})
+    with pytest.raises(UsageError, match="no payload of one frame"):
+        datagrams.send(ADDRESS, rate=1, size=1473, seconds=1, port=1)
+    with pytest.raises(UsageError, match="nothing is left of 1 s"):
+        datagrams.watch(ADDRESS, 4242, 1, 1.0)
+    for wrong in ({"pause_us": -1}, {"pause_us": float("nan")}, {"rate": -1}):
+        with pytest.raises(UsageError, match="invalid pause or rate"):
+            thrift_rpc.client(ADDRESS, calls=50, **wrong)
+
+
+def test_the_first_tool_that_images_have_is_taken(monkeypatch, tmp_path):
+    (tmp_path / "wrk2").touch(mode=0o755)
+    monkeypatch.setattr(base, "project", lambda path: tmp_path)
+    found = with_tools({"memcached": "memtier_benchmark or labkit", "nginx": "wrk2 or h2load"})
+    assert list(found) == list(APPLICATIONS)
+    assert found["nginx 1 MB"].tool == "wrk2"
+    assert found["memcached text"].tool == "the load on memcached"
