@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import platform
 import re
 import termios
 from pathlib import Path
@@ -269,9 +268,8 @@ def test_a_study_is_measured_by_one_process(store, tmp_path):
     part = store / ".attempt"
     with runner.opened(tmp_path / "study", PLAN, new=False):
         part.mkdir()
-        with pytest.raises(UsageError, match="another process measures") as caught:
+        with pytest.raises(UsageError, match=f"another process measures(.|\n)*{os.getpid()} on "):
             begin(tmp_path, new=True)
-        assert caught.value.why == f"process {os.getpid()} on {platform.node()} has it"
         assert part.exists()
     assert begin(tmp_path) == store and not part.exists()
 
