@@ -175,7 +175,7 @@ def test_treatments_check_a_window():
         treatments.CongestionControl().placed("cubic", server)
 
 
-def test_steering_without_effect_or_a_queue():
+def test_steering_without_effect_or_a_queue(rig):
     masks = {"": "0", "1,0": "3", "31": "80000000", "32": "1,00000000", "0,33": "2,00000001"}
     assert {cpus: cpu_mask(cpus) for cpus in masks} == masks
     treatment = treatments.PacketSteering()
@@ -184,9 +184,7 @@ def test_steering_without_effect_or_a_queue():
             treatment.check("on", counters)
         assert treatment.check("off", counters) == treatment.check("on", {"rps_ipis": 1}) == []
     host = SimpleNamespace(name="sut", call=lambda *_, **__: [])
-    sut = SimpleNamespace(sysfs="/sys", interfaces=("eth0",))
-    rig = SimpleNamespace(targets={"sut": sut}, missing={}, hosts={"sut": host})
-    rig.cpus = lambda role, affinity: "1"
+    rig.targets = {"sut": SimpleNamespace(host=host, sysfs="/sys", interfaces=("eth0",))}
     # Where no packet is to be moved, none needs to be.
     for shared, level in ((True, "as found"), (True, "off"), (False, "own")):
         rig.shared_kernel = shared
