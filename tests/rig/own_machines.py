@@ -1,4 +1,4 @@
-"""Namespaces of the virtual rig as machines of one's own, which can be cut off and rebooted.
+"""SSH servers; namespaces of the virtual rig as machines of one's own, to be cut off and rebooted.
 
 SSH sessions of each have a boot identifier and a journal of their own. A user's commands run where
 nothing of the hosts is seen: neither their files below /run and /var/lib, nor sockets and locks.
@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from uuid import uuid4
 
 import psutil
-from sshd import command, make_key
 
 from labkit import Rig
 from labkit.hosts import Host
@@ -69,6 +69,26 @@ exec "$@"
 """
 LABKIT = (sys.executable, "-m", "labkit.cli")
 ROLES = ("generator", "sut", "clean", "peer", "collector")
+
+
+def make_key(path, kind="ed25519"):
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", path], check=True)
+    return path.with_suffix(".pub").read_text()
+
+
+def command(host_key, authorized, *options):
+    """Return the command of an SSH server, with its options."""
+    Path("/run/sshd").mkdir(exist_ok=True)
+    given = {
+        "HostKey": host_key,
+        "AuthorizedKeysFile": authorized,
+        "PidFile": "none",
+        "StrictModes": "no",
+        "UsePAM": "no",
+        "UseDNS": "no",
+        "SetEnv": "SHLVL=1",  # keeps bash from its start-up files
+    }
+    return ["/usr/sbin/sshd", "-f/dev/null", *options, *(f"-o{n}={of}" for n, of in given.items())]
 
 
 class Machines:

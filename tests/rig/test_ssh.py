@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import paramiko
 import psutil
 import pytest
+from own_machines import command, make_key
 from paramiko.common import MSG_CHANNEL_REQUEST
 from processes import alive, wait_for
-from sshd import command, make_key
 
 from labkit.errors import HostUnreachable, UsageError
 from labkit.hosts import Host, SshHost
