@@ -2,15 +2,16 @@
 
 import json
 import math
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
+from processes import wait_for
 
 from labkit.placement import Workload
 from labkit.tools import (
@@ -149,13 +150,9 @@ def ran(argv, python=sys.executable, **changes):
 def serving(argv, port):
     """Run a server on loopback; one of labkit's own is told the port."""
     changed = [part.replace('"port": 9090', f'"port": {port}') for part in argv]
-    process = subprocess.Popen(changed)
+    process = psutil.Popen(changed)
     try:
-        for _ in range(500):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.01)
+        wait_for(process.net_connections)
         yield
     finally:
         process.kill()
