@@ -19,44 +19,13 @@ from labkit.rig.checks import Seen
 from labkit.rig.networks import NAMES
 from labkit.rig.rigfile import read_rigfile as read
 
-GOOD = """
-name = "pair"
-[hosts.generator]
-ssh = "gen.example"
-key = "keys/user"
-addresses = ["198.18.0.2", "198.18.1.2"]
-interfaces = ["eth1"]
-cpus = "2"
-[hosts.sut]
-ssh = "sut.example"
-user = "admin"
-port = 2222
-sudo = true
-addresses = ["198.18.0.3"]
-interfaces = ["eth1"]
-cpus = "2-3"
-bridge_port = "eth2"
-bridge_address = "198.18.1.10/24"
-"""
-MORE = (
-    GOOD
-    + """
-[hosts.peer]
-ssh = "peer.example"
-addresses = ["198.18.0.5"]
-interfaces = ["eth1"]
-cpus = "2"
-[hosts.collector]
-ssh = "collector.example"
-interfaces = ["eth1"]
-cpus = "2"
-mirrors = ["sut", "generator"]
-[networks]
-macvlan = "198.18.0.32/24"
-nat = "198.18.4.10/24"
-overlay = "192.0.2.8/24"
-"""
-)
+#: The example with a key in its own folder, another port, and more CPUs of the sut.
+TEXT = (ROOT / rigfile.EXAMPLE).read_text().replace("~/.ssh/id_ed25519", "keys/user")
+TEXT = TEXT.replace("port = 22\n", "port = 2222\n")
+TEXT = TEXT.replace('cpus = "2"\n# The engine', 'cpus = "2-3"\n# The engine')
+#: Generator and sut; all that the example has but a clean host and Weave Net.
+GOOD = TEXT.partition("[hosts.clean]")[0]
+MORE = GOOD + "[hosts.peer]" + TEXT.partition("[hosts.peer]")[2].partition("weave = ")[0]
 
 
 def write(folder, text):
@@ -80,16 +49,16 @@ def test_the_example_explains_every_key():
 def test_machines_and_networks_are_read(tmp_path):
     file = read(write(tmp_path, MORE))
     sut, generator = file.machines["sut"], file.machines["generator"]
-    assert (sut.ssh, sut.user, sut.port, sut.sudo) == ("sut.example", "admin", 2222, True)
+    assert (sut.ssh, sut.user, sut.sudo) == ("sut.lab.example", "admin", True)
     names = {"engine": "labkit-layer2", "bridge": "labbr0", "port": "eth2"}
     layer2 = Network("bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", **names)
     assert file.networks["bridge"] == layer2
     assert sut.socket == file.machines["peer"].socket == "unix:///var/run/docker.sock"
     assert generator.key == str(tmp_path / "keys" / "user"), "relative to the file"
-    assert (generator.socket, generator.known_hosts) == ("", None)
+    assert (generator.socket, generator.port, sut.known_hosts) == ("", 2222, None)
     assert set(file.networks) == {"bridge", "macvlan", "nat", "overlay"}
-    assert file.networks["overlay"].subnet == "192.0.2.0/24"
-    assert file.networks["nat"].gateway == "198.18.4.1"
+    assert file.networks["overlay"].subnet == "198.18.5.0/24"
+    assert file.networks["nat"].gateway == "198.18.3.1"
 
 
 MISTAKES = [
@@ -102,10 +71,10 @@ MISTAKES = [
     ('cpus = "2-3"', "cpus = 2\ncpu = 2", "hosts.sut.cpu: Extra inputs are not permitted"),
     ('cpus = "2-3"', 'cpus = "2-3"\nscratch = "/a/../b"', "hosts.sut.scratch: String should"),
     ("overlay = ", "flannel = ", "networks.flannel.[key]: Input should be 'macvlan'"),
-    ('"198.18.4.10/24"', '"198.18.4.3/24"', "networks.nat: it needs 96 addresses"),
-    ('"198.18.4.10/24"', '"198.18.4.10"', "networks.nat: Value error, it needs its prefix"),
-    ('"198.18.4.10/24"', '"198.18.1.20/24"', "networks.nat: a host or another network has"),
-    ('"198.18.4.10/24"', '"192.0.2.10/24"', "networks.nat: a host or another network has"),
+    ('"198.18.3.10/24"', '"198.18.3.3/24"', "networks.nat: it needs 96 addresses"),
+    ('"198.18.3.10/24"', '"198.18.3.10"', "networks.nat: Value error, it needs its prefix"),
+    ('"198.18.3.10/24"', '"198.18.1.20/24"', "networks.nat: a host or another network has"),
+    ('"198.18.3.10/24"', '"198.18.5.20/24"', "networks.nat: a host or another network has"),
     ('["198.18.0.5"]', '["198.18.0.50"]', "networks.macvlan: a host or another network has"),
 ]
 
@@ -228,7 +197,7 @@ def test_separate_machines_with_real_interfaces_lack_little(tmp_path, file):
         (GOOD, {}, "collector", "[hosts.collector]"),
         (MORE, {}, "network:weave", "[networks] has no such key"),
         (GOOD.partition("bridge_port")[0], {}, "network:bridge", "bridge_port"),
-        ("shared_machine = true\n" + GOOD, {}, "separate-machines", "share CPUs, caches and"),
+        (GOOD.replace(" = false", " = true", 1), {}, "separate-machines", "share CPUs, caches and"),
     ],
 )
 def test_a_missing_capability_has_its_reason(tmp_path, text, changes, capability, why):
@@ -258,10 +227,8 @@ def test_this_machine_is_checked_as_a_host():
 
 def test_hosts_that_cannot_be_reached_are_all_listed(tmp_path):
     # The discard port of loopback, where nothing listens.
-    closed = 'ssh = "127.0.0.1"\nport = 9\n'
-    text = GOOD.replace('ssh = "gen.example"\n', closed).replace('ssh = "sut.example"\n', closed)
-    path = write(tmp_path, text.replace("port = 2222\n", ""))
-    found = machines.check(path)
+    text = re.sub("ssh = .*", 'ssh = "127.0.0.1"\nport = 9', GOOD.replace("port = 2222\n", ""))
+    found = machines.check(write(tmp_path, text))
     assert list(found) == ["generator", "sut"]
     for (check,) in found.values():
         assert check.needed and not check.ok and "cannot be reached" in check.fault and check.remedy
