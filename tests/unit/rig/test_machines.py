@@ -113,19 +113,9 @@ def seen(file, role, boot_id="a", driver="ixgbe", **changes):
         "cgroup": {"version": "v2", "controllers": ["cpu", "cpuset"]},
     }
     links = [{"ifname": "eth1", "addr_info": [{"local": a} for a in machine.addresses]}, PORT]
-    answers = {
-        "python": "3.11.2",
-        "user": 0,
-        "scratch": True,
-        "free_gib": 50.0,
-        "absent": [],
-        "links": links,
-        "routes": {"198.18.0.9": [{"dev": "eth1"}]},
-        "rules": role != "clean",
-        "real_time": "",
-        "filtered": False,
-        "cannot": {},
-    }
+    answers = {"python": "3.11.2", "user": 0, "scratch": True, "free_gib": 50.0, "absent": []}
+    answers |= {"links": links, "routes": {"198.18.0.9": [{"dev": "eth1"}]}, "real_time": ""}
+    answers |= {"rules": role != "clean", "filtered": False, "cannot": {}}
     facts = {"stable": stable | changes.pop("stable", {}), "volatile": {"boot_id": boot_id}}
     return Seen(role, machine, answers | changes, facts)
 
