@@ -24,14 +24,9 @@ MINE, GROUPS = f"trial-{os.getpid()}-", Path("/sys/fs/cgroup")
 #: Two layers with a tree each, and two files for first writes.
 FILES, FIRST = tree("tree", 5, 20, 20_000), {f"first/{number}": 300_000 for number in range(2)}
 LAYERED = LayeredImage("layered", (FILES | FIRST | {"layer-1": 4096}, FILES | {"layer-2": 4096}))
-EVERYTHING: dict[str, Any] = {
-    "networks": ("nat", "macvlan", "overlay", "weave"),
-    "peer": ("net", "apps", "python"),
-    "clean_peer": True,
-    "collector": ("sut", "clean"),
-    "layers": (LAYERED,),
-    "releases": ("debian13",),
-}
+EVERYTHING: dict[str, Any] = {"networks": ("nat", "macvlan", "overlay", "weave")}
+EVERYTHING |= {"peer": ("net", "apps", "python"), "clean_peer": True, "layers": (LAYERED,)}
+EVERYTHING |= {"collector": ("sut", "clean"), "releases": ("debian13",)}
 #: Treatments of these tests' trials.
 TREATMENTS = {
     "affinity": treatments.Pinning(),
