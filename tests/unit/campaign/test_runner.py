@@ -219,7 +219,7 @@ def test_the_harness_leaves_the_sut_during_a_run(rig):
 
 
 PLAN: dict[str, Any] = {"identity": {"settings": {"messages": 3}, "order": [[0, 1]]}}
-PLAN |= {"study": "made-up", "factors": {}, "settings": {}}
+PLAN |= {"study": "made-up", "factors": {}, "settings": {}, "order": [], "rig": {}}
 ROW: dict[str, Any] = {"trial": "b01-p01", "attempt": 1, "block": 1, "position": 1}
 ROW |= {"session": 1, "repeat": 1, "status": "ok", "flags": ""}
 RTT = {"rtt_ns": np.array([1, 2])}
