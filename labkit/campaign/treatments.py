@@ -229,11 +229,6 @@ class SharedCache(Treatment):
         least = (row["cache_line_ns"] / row["cache_line_ratio"] for row in known)
         self.least_ns = min([self.least_ns, *least])
 
-    def line(self, rig: Rig) -> list[int]:
-        ends = [parse_cpus(rig.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
-        different = all(ends) and ends[0] != ends[1]
-        return [*ends[0], *ends[1]] if rig.shared_kernel and different else []
-
     def timed(self, line: Sequence[float]) -> dict[str, float]:
         if not line:
             return {}
@@ -241,7 +236,9 @@ class SharedCache(Treatment):
         return {"cache_line_ns": max(line), "cache_line_ratio": max(line) / self.least_ns}
 
     def ready(self, rig: Rig, level: Any) -> list[int]:
-        cpus = self.line(rig)
+        ends = [parse_cpus(rig.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
+        different = all(ends) and ends[0] != ends[1]
+        cpus = [*ends[0], *ends[1]] if rig.shared_kernel and different else []
         if level == "kept":
             deadline = time.monotonic() + self._patience
             while (moved := self._apart(rig, cpus)) and time.monotonic() < deadline:

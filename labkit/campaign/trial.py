@@ -1,27 +1,30 @@
 """The trial that a protocol runs: it places, treats and measures, and keeps a record of it."""
 
+import base64
+import gzip
 import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.campaign import background, window
-from labkit.campaign.treatments import Pinning, Treatment
+from labkit.campaign import window
+from labkit.campaign.treatments import PacketCapture, Pinning, Treatment
 from labkit.campaign.window import Kernel, Load, Window
 from labkit.design import Condition, Levels, call, level_label
-from labkit.errors import CpusDisturbed, LabkitError, UsageError
+from labkit.errors import CpusDisturbed, LabkitError, RigError, ToolOutput, UsageError
 from labkit.hosts import Host, Settings, script
 from labkit.placement import Placement, Workload
-from labkit.rig import Rig
+from labkit.rig import Rig, netns
 from labkit.runtimes import RUNTIMES, Instance, Server, placed
 from labkit.runtimes.base import COUNTED, check_translated, raise_different, reached_at
+from labkit.runtimes.docker import churning
 from labkit.tools.base import NOT_REACHED, Client, Measurement, paused
 
 T = TypeVar("T")
@@ -37,9 +40,25 @@ _QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
 #: A load generator may be the bottleneck that used more than this of its CPUs, reached less than
 #: this of its rate, or waited for its own CPU for more than this.
 SATURATED, REACHED, WAITED = 0.9, 0.95, 0.05
+#: Runs a client, and writes its process and its status.
+_CLIENT = '"$@" & echo "$!" >client; wait "$!" && echo 0 >status || echo "$?" >status'
+#: Continues a client that the agent's ``hold`` has stopped, and ends as it does.
+_RESUME = """kill -CONT "$(cat "$1/client")"
+flock -s "$1/lock" cat "$1/stdout"
+cat "$1/stderr" >&2
+exit "$(cat "$1/status")"
+"""
 #: The prefix of columns of a window with a capture, at the rate that is offered; and columns of
 #: samples that are points in time, or their distance from the schedule.
 _LOADED, _TIMES = "loaded_", ("start_ns", "end_ns", "lateness_ns")
+
+
+@dataclass
+class Captured:
+    """tcpdump's file, and its last messages with counts; both are set when the block ends."""
+
+    packets: bytes = b""
+    summary: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,10 +101,6 @@ class Trial:
     _servers: dict[str, Server] = field(default_factory=dict)
     _placed: int = 0
     _began: float = field(default_factory=window.boot_time)
-
-    capture = background.capture
-    churn = background.churn
-    prepare = background.prepare
 
     def _applied(self) -> list[tuple[Treatment, Any]]:
         """Return the treatments of the trial, each with its level."""
@@ -333,6 +348,102 @@ class Trial:
                 self._repeated["windows_repeated"] = count + number
         return measure(*arguments, **options)
 
+    @contextmanager
+    def prepare(self, client: Client, *, name: str) -> Iterator[Callable[[], Client]]:
+        """Start a client, stop it in its first sleep, and yield what returns one that goes on."""
+        self.check_target(client, None)
+        self.keep_command(client.argv)
+        target, label = self.rig.targets["generator"], f"{self.label}-{name}"
+        host, folder = target.host, f"{target.directory}/{label}"
+        seconds, message = client.prestart
+        argv = ["taskset", "-c", self.cpus("generator"), *client.argv]
+        try:
+            locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
+            host.call("start", folder=folder, argv=locked, label=label)
+            why = host.call("hold", folder=folder, message=message)
+            over = time.monotonic() + seconds
+
+            def ready() -> Client:
+                """Wait until the sleep is over."""
+                if why:
+                    what = "a client did not reach its sleep before the window"
+                    raise ToolOutput(what, why=why.strip()[-400:])
+                time.sleep(max(0.0, over - time.monotonic()))
+                # The shell does not use the client's command, which is for the record and for `ps`.
+                return replace(client, argv=tuple(script(_RESUME, folder, *client.argv)))
+
+            yield ready
+        finally:
+            # A stopped process does not react to SIGTERM.
+            host.call("stop", folder=folder, grace=0.0, remove=True)
+
+    @contextmanager
+    def churn(self, workload: Workload, placement: Placement) -> Iterator[list[int]]:
+        """Start containers of a workload that ends, one after the other, during a ``with`` block.
+
+        When it ends, the list that it yields has the time in ns that each took to start.
+        """
+        if placement.runtime != "docker":
+            what = f"{placement.label} cannot be started in a loop"
+            raise UsageError(what, remedy="use docker(...)")
+        target, label, starts_ns = self.rig.target(placement), f"{self.label}-churn", list[int]()
+        self.keep_command(workload.argv)
+        instance = Instance(target, placement, workload, self.cpus("sut"), label)
+        host, folder = target.host, instance.folder
+        # The loop itself, outside the containers, runs on the harness's CPUs.
+        argv = ["taskset", "-c", self.outside, *churning(instance)]
+        try:
+            host.call("start", folder=folder, argv=argv, label=label, until=".")
+            yield starts_ns
+            printed = host.call("read", path=f"{folder}/stdout").splitlines()
+            starts_ns += [int(ran) - int(began) for began, ran in map(str.split, printed)]
+            why = host.call("read", path=f"{folder}/stderr").strip()[-200:]
+        finally:
+            host.call("stop", folder=folder, remove=True)
+            RUNTIMES["docker"].stop(instance)
+        self.mechanisms["churn_containers"] = float(len(starts_ns))
+        if why or not starts_ns:
+            self.flag(f"churn: {len(starts_ns)} containers started; {why}")
+
+    @contextmanager
+    def capture(self, expression: str = "udp") -> Iterator[Captured]:
+        """Capture packets of a filter of tcpdump at the switch, unless `PacketCapture` is off."""
+        captured, rig = Captured(), self.rig
+        if self.level(PacketCapture, "on") == "off":
+            yield captured
+            return
+        if "collector" not in rig.targets:
+            raise RigError("the rig has no collector", remedy="Rig.open(collector=[...])")
+        target, label = rig.targets["collector"], f"{self.label}-capture"
+        host, interface = target.host, target.interfaces[0]
+        folder, where = f"{target.directory}/{label}", f"host {host.name}, interface {interface}"
+        argv = ["taskset", "-c", rig.cpu_map["collector"], "tcpdump", "-i", interface, "-n"]
+        # Bytes that are kept of each packet, with its number; KiB of the kernel's buffer.
+        argv += ["-s", "96", "-B", "65536", "--time-stamp-precision=nano"]
+        # The directory is root's, so that tcpdump must not change its user.
+        argv += ["-w", f"{folder}/packets.pcap", "-Z", "root", expression]
+        # The switch of machines mirrors to it by itself.
+        with netns.mirrored(rig.mirrors) if rig.kind == "virtual" else nullcontext():
+            try:
+                host.call("start", folder=folder, argv=argv, label=label, until="listening on")
+                if "listening on" not in (shown := host.call("read", path=f"{folder}/stderr")):
+                    what, remedy = "tcpdump does not capture", "is it installed on the collector?"
+                    raise ToolOutput(what, where=where, why=shown.strip()[-400:], remedy=remedy)
+                yield captured
+                # The kernel hands over every packet within a second; else the last would be lost.
+                time.sleep(1.2)
+                if not host.call("leader", folder=folder):
+                    why = host.call("read", path=f"{folder}/stderr").strip()[-400:]
+                    raise ToolOutput("tcpdump ended while it captured", where=where, why=why)
+                host.call("stop", folder=folder)
+                # The output of a host's command is text.
+                fetch = script('gzip -1 -c "$1" | base64 -w 0', f"{folder}/packets.pcap")
+                fetched = host.run(*fetch, timeout=600).stdout
+                captured.packets = gzip.decompress(base64.b64decode(fetched))
+                captured.summary = host.call("read", path=f"{folder}/stderr")
+            finally:
+                host.call("stop", folder=folder, remove=True)
+
     def check_target(self, client: Client, inside: Server | None) -> None:
         """Raise unless the load goes to an address of the rig, or of a placement of the trial."""
         own = {"", *(server.own_address for server in self._servers.values())}
@@ -347,7 +458,7 @@ class Trial:
         argv = [part.replace("{log}", log) for part in client.argv]
         self.keep_command(argv)
         if inside is None:
-            argv = background.in_class(client, argv)
+            argv = ["chrt", "--fifo", str(client.fifo), *argv] if client.fifo else argv
             return Load(name, client, argv, log, self.cpus("generator"))
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
         command = inside.enter(script(window.GUARD, *argv))

@@ -43,8 +43,6 @@ KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: Beginnings of the names of what engines and networks run, and of what places their processes in
 #: control groups: part of what is measured.
 _MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
-#: Ticks by which a CPU's counters may fall by their rounding.
-_FALLEN = 300
 #: Shares of a CPU that are flagged: of a program that ran before the trial, and of steal.
 _OTHERS, _STEAL = 0.05, 0.003
 #: CPU time is read a share of the window, and ns on a busy machine, before or after its own time.
@@ -219,9 +217,9 @@ def change(before: Any, after: Any) -> Any:
 
 def ticks_of(kernel: Kernel) -> dict[str, list[int]]:
     """Return the ticks of each CPU, without those whose counters fell, and of all if none did."""
-    # Where a CPU was offline or a virtual machine moved; iowait, an estimate, may fall anyway.
+    # By seconds, where a CPU was offline or a virtual machine moved; iowait, an estimate, may fall.
     found = change(kernel.before["cpu"], kernel.after["cpu"])
-    fell = {name for name, ticks in found.items() if min(ticks[:4] + ticks[5:]) < -_FALLEN}
+    fell = {name for name, ticks in found.items() if min(ticks[:4] + ticks[5:]) < -300}
     return {name: found[name] for name in found if name not in (fell and {*fell, "cpu"})}
 
 

@@ -41,6 +41,10 @@ LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 JOURNAL = "/var/lib/labkit/journal"
 BOOT_ID, LATENCY = "/proc/sys/kernel/random/boot_id", "/dev/cpu_dma_latency"
 CPUS, GROUPS = "/sys/devices/system/cpu", "/sys/fs/cgroup"
+#: Reads what engines and iproute2 print; a member that is null is absent.
+JSON = json.JSONDecoder(
+    object_pairs_hook=lambda pairs: {name: value for name, value in pairs if value is not None}
+)
 
 
 def main(request: dict[str, Any]) -> None:
@@ -111,15 +115,6 @@ def _printed(*argv: str, errors: int = subprocess.DEVNULL) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace")
-
-
-def _present(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON without members that are null."""
-    return {name: value for name, value in pairs if value is not None}
-
-
-#: Reads what engines and iproute2 print.
-JSON = json.JSONDecoder(object_pairs_hook=_present)
 
 
 def _rows(*argv: str) -> Rows:

@@ -54,7 +54,6 @@ _AGENT = {"python": sys.implementation.cache_tag} | {
 #: Runs a command below ``timeout``, in English. The shell outlives TERM, so that the KILL that
 #: follows reaches the whole group, also a grandchild that ignores TERM. A trap is not inherited.
 _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- LC_ALL=C "$@")'
-_SYSTEM = "/etc/ssh/ssh_known_hosts"
 #: Errors of a connection that was lost or could not be made.
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
 #: Requests latencies of 0 us for as long as the file is open: the kernel undoes it at any death.
@@ -246,10 +245,11 @@ class SshHost(Host):
 
     def _known_keys(self) -> list[Any]:
         """Return the host's keys of known_hosts that OpenSSH finds and paramiko can read."""
-        lines = list[list[str]]()
         # By its port, or as any server of the address; in the user's file and that of the system.
-        files = [self.known_hosts] if self.known_hosts else ["~/.ssh/known_hosts", _SYSTEM]
-        for name, file in itertools.product(dict.fromkeys((self._known_as, self.address)), files):
+        names = dict.fromkeys((self._known_as, self.address))
+        files = (self.known_hosts or "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+        lines = list[list[str]]()
+        for name, file in itertools.product(names, files):
             argv = ("ssh-keygen", "-F", name, "-f", str(Path(file).expanduser()))
             found = Host().run(*argv, check=False)
             if found.status == 127:

@@ -101,8 +101,6 @@ def parse_memtier(stdout: str, log: str, *, stored: int, seconds: float) -> Meas
             for name, ms in {"mean": kind["Average Latency"], **quantiles, **extremes}.items():
                 metrics[f"{prefix}latency_ns_{name}"] = round(ms * 1e6)
         base.check_numbers(metrics)
-        if not all(number for name, number in metrics.items() if "latency_ns_" in name):
-            raise ValueError("a latency is 0")
         errors = sum(int(one.get("Connection Errors", 0)) for one in (sets, gets, both))
     flags = base.flag(f"{errors} connection errors", errors)
     flags += base.flag(f"{missed:.0%} of the GETs found nothing", missed >= 0.005)

@@ -23,9 +23,7 @@ PORT = 8080
 WARMUP, GRACE = 0.5, 0.5
 #: The shortest step of the wall clock that is told from a late request (us); the most in a run.
 _STEP_US, _MOST_STEPS = 5_000, 2
-_DONE = re.compile(
-    r"^requests: .*?(\d+) done, (\d+) succeeded, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE
-)
+_DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
 _SIZES = {"1k": 1 << 10, "1m": 1 << 20}
 #: Threads of wrk2 among which the connections are divided, and units and patterns of its output.
 THREADS = 2
@@ -83,12 +81,9 @@ def parse_h2load(
         if "starting benchmark" not in stdout:
             raise ValueError("it did not start")
         start, status, took = base.rows(log, 3, "\t")
-        good = int(((status >= 200) & (status < 400)).sum())
-        (counts,) = _DONE.findall(stdout) or [(len(status), good)]
-        done, succeeded, *without = map(int, counts)
-        if done != len(status) or succeeded != good:
-            logged = f"{len(status)} requests, of which {good} succeeded"
-            raise ValueError(f"its log has {logged}, and its summary {done} and {succeeded}")
+        ((done, *without),) = _DONE.findall(stdout) or [(len(status),)]
+        if int(done) != len(status):
+            raise ValueError(f"its log has {len(status)} of {done} requests")
         if (took[status > 0] <= 0).any() or not (status > 0).any():
             raise ValueError("no request was answered, or one took no time")
         back = np.diff(start + took).min(initial=0)
@@ -104,7 +99,7 @@ def parse_h2load(
         if back < -_STEP_US or 0 < steps <= _MOST_STEPS:
             raise ValueError("the wall clock of its log was set while it ran")
         answered = status > 0
-        unlogged = sum(without) - int((~answered).sum())
+        unlogged = sum(map(int, without)) - int((~answered).sum())
         begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
         measured = (start >= begin) & (start < end)
         kept, ended = measured & answered, (start + took >= begin) & (start + took < end)
@@ -161,8 +156,6 @@ def parse_wrk2(
         metrics |= base.scheduled("requests_per_s", reached, rate)
         metrics["throughput_mbit_per_s"] = float(read) * _BYTES[unit_b] * 8e-6 / lasted
         base.check_numbers(metrics)
-        if requests and not metrics["throughput_mbit_per_s"]:
-            raise ValueError(f"{requests} requests have read nothing")
     # The connections of a thread begin 5 ms apart: what they could not send then is not missing.
     beginning = 0.005 * (connections / THREADS - 1) / 2
     flags = base.shortfall(reached, rate * max(0.0, 1 - beginning / seconds))

@@ -62,8 +62,6 @@ def parse(
     with base.reading("pgbench", stdout, log, needs="pgbench 15"):
         ((*counts, tps),) = _SUMMARY.findall(stdout)
         processed, failed = map(int, counts)
-        if failed != len(re.findall(r"^\d+ \d+ failed ", log, re.MULTILINE)):
-            raise ValueError(f"its log does not have the {failed} transactions that failed")
         done = re.sub(r"^\d+ \d+ (?:failed|skipped) .*\n", "", log, flags=re.MULTILINE)
         # client, number, time, script, seconds and us since 1970 at its end, lag
         client, _, took, _, epoch_s, epoch_us, lag = base.rows(done, 7, " ")

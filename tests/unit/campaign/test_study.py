@@ -242,9 +242,9 @@ def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock, movi
 
 def test_a_cache_line_is_compared_with_the_least_of_the_campaign(rig):
     cache = treatments.SharedCache()
-    assert cache.line(rig) == [0, 1]
+    assert cache.ready(rig, "as found") == [0, 1]
     for rig.cpu_map in ({}, {"generator": "0", "sut": "0"}):
-        assert cache.line(rig) == []
+        assert cache.ready(rig, "as found") == []
     ratios = [cache.timed([ns])["cache_line_ratio"] for ns in (200, 80, 200, 20, 80)]
     assert ratios == pytest.approx([1, 1, 2.5, 20 / LEAST_NS, 80 / LEAST_NS])
     assert cache.timed([]) == {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from recordings import ADDRESS, ALL, CAPTURED, PARSERS, RECORDINGS
 
 from labkit.errors import LabkitError, ToolOutput, UsageError
-from labkit.tools import APPLICATIONS, base, datagrams, sockperf, thrift_rpc, with_tools
+from labkit.tools import APPLICATIONS, base, datagrams, sockperf, with_tools
 from labkit.tools.base import flag, json_in, reading, rows, shortfall
 from labkit.units import column
 
@@ -79,15 +79,12 @@ def test_other_output_is_an_error_that_shows_it(name):
         ("iperf3 tcp", r'"seconds":\s*\d', '"seconds": 36', "was the clock set"),
         ("iperf3 tcp", r'"bits_per_second":\s*', '"bits_per_second": 9', r"are not \d+"),
         ("iperf3 tcp", r'"retransmits":\s*', '"retransmits": -1', "'retransmits': -1"),
-        ("iperf3 tcp", r"\n\Z", "\n{}", "two JSON objects"),
-        ("pgbench", "transactions: 0", "transactions: 50", "the 50 transactions that failed"),
+        ("iperf3 tcp", r"\n\Z", "\n{}", "too many values"),
         ("pgbench", r"(?m)^tps = \d+", "tps = 1006", "wall clock of its log was set"),
         ("sockperf", r"(?m)^(\d+, .*)$", r"\1\n\1", "before the last one came back"),
         ("sockperf", r"ReceivedMessages=1", "ReceivedMessages=21", "messages came back"),
         ("sockperf", r"\Z", "[Total Run]", "no complete result"),
-        ("h2load", r"\d+ succeeded", "7 succeeded", "its summary 300 and 7"),
         ("wrk2", r"(Max += +)\d+", r"\g<1>0", "not in order"),
-        ("wrk2", r", [\d.]+[KMG]?B read", ", 0.00B read", "have read nothing"),
     ],
 )
 def test_output_that_contradicts_itself_is_an_error(name, old, new, words):
@@ -125,7 +122,7 @@ def test_a_step_of_the_clock_in_the_log_of_pgbench_is_an_error(step_us):
         ("memtier", "memtier-1.3", "needs memtier_benchmark 1.4"),
         ("memtier", "memtier-min-sentinel", "not in order"),
         ("memtier", "memtier-refused.txt", r"Totals +0\.00"),
-        ("memtier", "memtier-totals-p50-zero", "a latency is 0"),
+        ("memtier", "memtier-totals-p50-zero", "not in order"),
         ("memtier", "memtier-with-histogram.txt", "its file is empty"),
         ("netperf", "netperf-gigabits.txt", "and not 10"),
         ("netperf", "netperf-refused.txt", "are you sure there is a netserver"),
@@ -216,9 +213,6 @@ def test_what_cannot_be_meant_is_refused():
         datagrams.send(ADDRESS, rate=1, size=1473, seconds=1, port=1)
     with pytest.raises(UsageError, match="nothing is left of 1 s"):
         datagrams.watch(ADDRESS, 4242, 1, 1.0)
-    for wrong in ({"pause_us": -1}, {"pause_us": float("nan")}, {"rate": -1}):
-        with pytest.raises(UsageError, match="invalid pause or rate"):
-            thrift_rpc.client(ADDRESS, calls=50, **wrong)
 
 
 def test_the_first_tool_that_images_have_is_taken(monkeypatch, tmp_path):
