@@ -180,7 +180,8 @@ def tools():
 def plans():
     """Return the identity of each study's plan, and parts of ``plan.json`` that are not in it.
 
-    What depends on the environment, and the rig as it was recorded, are left out.
+    What depends on the environment, and the rig as it was recorded, are left out. The order of a
+    published seed must never change with a library.
     """
     records = {}
     for study in STUDIES:
