@@ -12,7 +12,7 @@ import pytest
 from labkit import Study, treatments
 from labkit.errors import DryRun, Interrupted, RigError, UsageError
 from labkit.hosts import Host
-from labkit.hosts.target import Storage, Target
+from labkit.hosts.target import Target
 from labkit.placement import RELEASES, bare, container, docker
 from labkit.rig import KINDS, Rig, networks, opener, virtual
 from labkit.rig.checks import Check
@@ -69,16 +69,6 @@ def test_a_missing_capability_makes_placements_infeasible(lacking):
     found = ", ".join(p.label for p in placements if rig.infeasible(p) == "because")
     assert found == LACKING[lacking]
     assert not [p for p in placements if make_rig().infeasible(p)]
-
-
-def test_a_placement_has_its_storage_or_the_reason_why_not():
-    bound = Storage("bind", "overlay2", "ext4")
-    sut = Target(Host(), "198.18.0.3", engine="unix:///own", storages={"bind": bound})
-    rig = make_rig(targets={"sut": sut}, missing={"storage:aufs": "no aufs"})
-    assert rig.target(docker("host", storage="bind")).storage == bound
-    assert rig.target(bare("rules")) is rig.target(docker("host")) is sut
-    with pytest.raises(RigError, match="no aufs"):
-        rig.target(docker("host", storage="aufs"))
 
 
 # Opening and closing.
