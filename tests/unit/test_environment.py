@@ -20,15 +20,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 NEEDED = [*PROJECT["dependencies"], *EXTRAS["explore"], *EXTRAS["fleet"]]
 LOCKED = [*NEEDED, *EXTRAS["setup"]]
 TESTS = [*EXTRAS["test"], *EXTRAS["docs"]]
-GIVEN = {"jupyterlab", "papermill", "fabric", "numpy", "scipy", "pandas", "seaborn", "statsmodels"}
 #: Packages that take half a second or more to import.
 HEAVY = {"IPython", "distributed", "matplotlib", "scipy.stats", "seaborn", "statsmodels"}
-
-
-def test_few_packages_are_needed_at_run_time_and_the_given_ones_are():
-    names = {Requirement(line).name for line in PROJECT["dependencies"]}
-    assert names >= GIVEN and len(names) <= 18
-    assert "nbval" in {Requirement(line).name for line in EXTRAS["test"]}
 
 
 def test_conda_has_the_packages_and_bounds_of_pyproject():
