@@ -101,8 +101,10 @@ def broken(name, really=None, *, options=(), image="", after=None):
                 after(target, started)
             return started
 
-        def network(self, instance):
-            return list(options) or super().network(instance)
+        def options(self, instance):
+            words = super().options(instance)
+            at = words.index("--network")
+            return [*words[:at], *options, *words[at + 4 :]] if options else words
 
     return Broken()
 

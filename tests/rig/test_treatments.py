@@ -235,7 +235,7 @@ def test_a_captured_trial_has_round_trip_and_residence_times(lab, label, place, 
 
 
 def test_a_trial_without_capture_is_not_mirrored(lab, label, monkeypatch):
-    monkeypatch.setattr(lab, "mirror", None)
+    monkeypatch.setattr(netns, "mirrored", None)
     _, _, measurement = exchanged(lab, label, bare("clean"), "off")
     assert list(measurement.samples) == ["rtt_ns"] and len(measurement.samples["rtt_ns"])
 

@@ -231,8 +231,8 @@ def test_a_cpu_whose_counters_fell_is_left_out_and_flagged():
     for index in (3, 7):  # idle, steal
         after = {name: [one + 100 for one in ticks] for name in before}
         before["cpu1"][index], before["cpu0"][index] = ticks[index] + 900, ticks[index] + 101
-        programs = {"programs": [], "uptime": 9.0}
-        kernel = Kernel(SUT, {"": 1}, {}, {"cpu": before} | programs, {"cpu": after} | programs)
+        known = ({"cpu": cpus, "programs": [], "uptime": 9.0} for cpus in (before, after))
+        kernel = Kernel(SUT, {"": 1}, {}, *known)
         found, _, flags = window.account([kernel], messages=1, cpus=("0", "1"), seconds=9)
         assert flags == ["the counters of cpu1 on sut fell or ended: its use is unknown"]
         assert not {"cpu_user", "cpu1_idle", "server_cpu"} & set(found)

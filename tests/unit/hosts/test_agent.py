@@ -181,14 +181,14 @@ def test_both_ends_of_a_link_must_name_each_other():
 BROKEN = """[{},{"ifindex":1,"ifname":"lo","master":null},{"ifindex":7,"ifname":"tun1070",
 "linkinfo":{"info_data":{"remote":"2001:db8::ffff","erspan_dir","erspan_hwid":"0x0"}}},{"ifindex":4,
 "ifname":"eth0","addr_info":[{},{"family":"inet","local":"172.17.0.2"}]},{"ifname":"cut"""
-STORE = '{"Storage": {"RootFS": {"Snapshot": {"Name": "overlayfs"}}}, "HostConfig": null}'
 
 
 def test_members_that_are_null_or_broken_are_absent(monkeypatch):
     monkeypatch.setattr(agent, "_printed", lambda *_: BROKEN)
     first, second = agent._rows("ip")
     assert first == {"ifindex": 1, "ifname": "lo"} and second["ifname"] == "eth0"
-    for text in (STORE, '{"GraphDriver": null, "Driver": "overlayfs"}'):
+    store = '{"Storage": {"RootFS": {"Snapshot": {"Name": "overlayfs"}}}, "HostConfig": null}'
+    for text in (store, '{"GraphDriver": null, "Driver": "overlayfs"}'):
         found = agent.container_facts(agent.JSON.decode(text))
         assert found["storage driver"] == "overlayfs" and found["OCI runtime"] == "none"
 
@@ -217,15 +217,14 @@ def test_groups_of_a_container_that_has_one_hierarchy_from_its_own_group_on(monk
 
 
 def test_hierarchies_without_limits_say_nothing_of_a_group():
-    outside = "/system.slice/docker.service of /sys/fs/cgroup/unified"
-    paths = {"misc": "", "rdma": "", "cpu,cpuacct": "/labkit/a", "systemd": "/labkit/a"}
-    paths["unified"] = "/system.slice/docker.service"
-    paths = {f"/sys/fs/cgroup/{name}": path for name, path in paths.items()}
+    own = {"cpu,cpuacct": "/labkit/a", "systemd": "/labkit/a"}
+    others = {"misc": "", "rdma": "", "unified": "/system.slice/docker.service"}
+    paths = {f"/sys/fs/cgroup/{name}": path for name, path in {**own, **others}.items()}
     assert agent.group_facts(paths, "a")["control group"] == "a"
     found = agent.group_facts({**paths, "/sys/fs/cgroup/memory": ""}, "a")
     assert found["control group"] == "/ of /sys/fs/cgroup/memory"
     del paths["/sys/fs/cgroup/cpu,cpuacct"]
-    assert outside in agent.group_facts(paths, "a")["control group"]
+    assert "docker.service of" in agent.group_facts(paths, "a")["control group"]
 
 
 def test_groups_and_those_above_in_either_version(tmp_path, monkeypatch):

@@ -56,11 +56,6 @@ def test_a_line_has_no_backslash_inside_quotes():
     assert shlex.split(quoted(words)) == words
 
 
-def test_a_server_without_sessions_is_named():
-    error = SshHost("sut", "127.0.0.1")._unreachable(paramiko.ChannelException(2, "Connect failed"))
-    assert "MaxSessions" in error.remedy and not error.lasting
-
-
 @pytest.mark.parametrize("namespace", ["", "/proc/self/ns/mnt"])
 def test_a_host_that_cannot_be_reached(namespace):
     options = {"user": "someone", "port": 1, "key": "/x/y", "namespace": namespace}
@@ -70,3 +65,5 @@ def test_a_host_that_cannot_be_reached(namespace):
     assert caught.value.where == "sut at 127.0.0.1"
     assert "someone" not in f"{caught.value} {host!r}"
     assert not caught.value.lasting
+    refused = host._unreachable(paramiko.ChannelException(2, "Connect failed"))
+    assert "MaxSessions" in refused.remedy and not refused.lasting

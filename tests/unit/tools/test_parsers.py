@@ -96,7 +96,7 @@ def test_output_that_contradicts_itself_is_an_error(name, old, new, words):
 @pytest.mark.parametrize("step_us", [-1_000_000, -300_000, 300_000, 5_000_000])
 def test_a_step_of_the_clock_in_the_log_of_pgbench_is_an_error(step_us):
     output, log = RECORDINGS["pgbench"].texts()
-    rows = [[int(cell) for cell in line.split()] for line in log.splitlines()]
+    rows = [[*map(int, line.split())] for line in log.splitlines()]
     for row in rows[len(rows) // 2 :]:
         row[4:6] = divmod(row[4] * 1_000_000 + row[5] + step_us, 1_000_000)
     stepped = "".join(" ".join(map(str, row)) + "\n" for row in rows)
