@@ -257,22 +257,16 @@ def test_groups_of_an_inventory(tmp_path):
         convert(tmp_path, "ansible-inventory.json", "labkit_bridge_port", "labkit_bridge_prot")
 
 
-#: What an inventory has in place of its first value, which INI makes a text or a list.
-BECOME, CPUS, HOST = (
-    '"ansible_become": true',
-    '"labkit_cpus": "2-3"',
-    '"ansible_host": "192.0.2.10"',
-)
+INVENTORY, START = "ansible-inventory.json", '{\n    "_meta"'
+HOST = '"ansible_host": "192.0.2.10"'
 
 
 def test_values_of_ini_are_those_of_a_rig_file(tmp_path):
     for text, sudo in {"yes": True, "no": False, "True": True, "off": False}.items():
-        file = convert(tmp_path, "ansible-inventory.json", BECOME, f'"ansible_become": "{text}"')
-        assert file.hosts.generator.sudo is sudo
-    file = convert(tmp_path, "ansible-inventory.json", CPUS, '"labkit_cpus": [2, 3]')
-    assert file.hosts.generator.cpus == "2,3"
-    file = convert(tmp_path, "ansible-inventory.json", "2222", '"2222"')
-    assert file.hosts.generator.port == 2222
+        found = convert(tmp_path, INVENTORY, " true,\n", f' "{text}",\n').hosts.generator
+        assert found.sudo is sudo
+    assert convert(tmp_path, INVENTORY, '"2-3"', "[2, 3]").hosts.generator.cpus == "2,3"
+    assert convert(tmp_path, INVENTORY, "2222", '"2222"').hosts.generator.port == 2222
 
 
 @pytest.mark.parametrize(
@@ -284,15 +278,13 @@ def test_values_of_ini_are_those_of_a_rig_file(tmp_path):
     ],
 )
 def test_a_value_that_cannot_be_carried_over_is_named(new, words):
-    assert words in from_ansible("ansible-inventory.json", HOST, new).stderr
+    assert words in from_ansible(INVENTORY, HOST, new).stderr
 
 
 def test_an_inventory_below_a_warning_with_groups_in_groups(tmp_path):
-    name = "ansible-inventory.json"
     below = '"generator": {"children": ["load"]}, "peer": null, "load": {'
-    assert convert(tmp_path, name, '"generator": {', below).hosts.generator.ssh == "192.0.2.10"
-    assert convert(
-        tmp_path, name, '{\n    "_meta"', '[WARNING]: {a}\n{\n    "_meta"'
-    ).hosts.collector
+    file = convert(tmp_path, INVENTORY, '"generator": {', below)
+    assert file.hosts.generator.ssh == "192.0.2.10"
+    assert convert(tmp_path, INVENTORY, START, f"[WARNING]: {{a}}\n{START}").hosts.collector
     for wrong in ("all:", '{"all"'):
-        assert "not the output of" in from_ansible(name, '{\n    "_meta"', wrong).stderr
+        assert "not the output of" in from_ansible(INVENTORY, START, wrong).stderr
