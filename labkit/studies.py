@@ -161,7 +161,7 @@ def measure_block(
     rig = f"{Path(spec).stem.replace(':', '-')}-{os.uname().nodename}"
     folder = project(FLEET) / "worker" / rig / name
     profile, given = folder / f"{study}.yaml", {"rig": spec, "data": str(folder), "only": [number]}
-    write(profile, json.dumps({**parameters, **given}).encode())
+    write(profile, json.dumps({**parameters, **given}, ensure_ascii=False).encode())
     # A worker that is killed must not leave a process that has the rig.
     argv = ["setpriv", "--pdeathsig", "TERM", *COMMAND, "run", study, "--wait", "-P", str(profile)]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)

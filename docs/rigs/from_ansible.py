@@ -57,9 +57,12 @@ def hosts_of(inventory, group):
 
 def convert(printed):
     """Return the text of a rig.toml for what `ansible-inventory --list` printed."""
-    start = re.search("^{", printed, re.MULTILINE)  # below warnings
-    inventory = json.JSONDecoder().raw_decode(printed[start.start() :])[0] if start else {}
-    if "_meta" not in inventory:
+    try:
+        # Below warnings.
+        document = re.split("^(?={)", printed, maxsplit=1, flags=re.MULTILINE)[1]
+        inventory = json.JSONDecoder().raw_decode(document)[0]
+        variables = inventory["_meta"]["hostvars"]
+    except (ValueError, LookupError):
         sys.exit("this is not the output of: ansible-inventory --list (without --export or --yaml)")
     lines = []
     for role in ROLES:
@@ -67,7 +70,7 @@ def convert(printed):
         if not hosts:
             continue
         values = {"ssh": hosts[0]}
-        for name, value in inventory["_meta"]["hostvars"].get(hosts[0], {}).items():
+        for name, value in sorted(variables.get(hosts[0], {}).items()):
             key = KEYS.get(name, name.removeprefix("labkit_"))
             where = f"host {hosts[0]}: the variable {name}"
             if key == name:

@@ -116,7 +116,7 @@ class Mean:
 
 def _exp(number: float) -> float:
     """Return the exponential, infinite where a float cannot hold it."""
-    return math.exp(number) if number < 709 else math.inf
+    return math.inf if number > 709 else math.exp(number)
 
 
 def _serial(values: Floats) -> tuple[float, float]:

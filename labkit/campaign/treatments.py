@@ -237,8 +237,7 @@ class SharedCache(Treatment):
 
     def ready(self, rig: Rig, level: Any) -> list[int]:
         ends = [parse_cpus(rig.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
-        different = all(ends) and ends[0] != ends[1]
-        cpus = [*ends[0], *ends[1]] if rig.shared_kernel and different else []
+        cpus = [*ends[0], *ends[1]] if rig.shared_kernel and ends[0] != ends[1] else []
         if level == "kept":
             deadline = time.monotonic() + self._patience
             while (moved := self._apart(rig, cpus)) and time.monotonic() < deadline:

@@ -356,7 +356,7 @@ class Trial:
         target, label = self.rig.targets["generator"], f"{self.label}-{name}"
         host, folder = target.host, f"{target.directory}/{label}"
         seconds, message = client.prestart
-        argv = ["taskset", "-c", self.cpus("generator"), *client.argv]
+        argv = ["taskset", "-c", self.cpus("generator"), *in_class(client, client.argv)]
         try:
             locked = ("flock", "--close", f"{folder}/lock", *script(_CLIENT, *argv))
             host.call("start", folder=folder, argv=locked, label=label)
@@ -458,8 +458,7 @@ class Trial:
         argv = [part.replace("{log}", log) for part in client.argv]
         self.keep_command(argv)
         if inside is None:
-            argv = ["chrt", "--fifo", str(client.fifo), *argv] if client.fifo else argv
-            return Load(name, client, argv, log, self.cpus("generator"))
+            return Load(name, client, in_class(client, argv), log, self.cpus("generator"))
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
         command = inside.enter(script(window.GUARD, *argv))
         root = f"/proc/{inside.pid}/root" if own else ""
@@ -488,6 +487,11 @@ class Trial:
             check_translated(server.verification, observed, protocols)
             flows = {name for name in observed if name.startswith(COUNTED)}
             server.verification.update({name: observed[name] for name in flows})
+
+
+def in_class(client: Client, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs `argv` in a client's scheduling class."""
+    return ["chrt", "--fifo", str(client.fifo), *argv] if client.fifo else list(argv)
 
 
 def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:

@@ -42,9 +42,7 @@ JOURNAL = "/var/lib/labkit/journal"
 BOOT_ID, LATENCY = "/proc/sys/kernel/random/boot_id", "/dev/cpu_dma_latency"
 CPUS, GROUPS = "/sys/devices/system/cpu", "/sys/fs/cgroup"
 #: Reads what engines and iproute2 print; a member that is null is absent.
-JSON = json.JSONDecoder(
-    object_pairs_hook=lambda pairs: {name: value for name, value in pairs if value is not None}
-)
+JSON = json.JSONDecoder(object_pairs_hook=lambda pairs: {n: x for n, x in pairs if x is not None})
 
 
 def main(request: dict[str, Any]) -> None:
@@ -716,8 +714,6 @@ LIMITS = (
     *("blkio.throttle.read_iops_device", "cpu.weight", "cpu.max", "memory.max", "memory.high"),
     *("io.max", "cgroup.freeze", "cpu.cfs_burst_us", "cpu.max.burst"),
 )
-#: Controllers with such files; "cgroup" is version 2.
-LIMITING = {name.partition(".")[0] for name in LIMITS}
 #: The kernel's numbers of scheduling classes.
 CLASSES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
 #: Lines of nft or iptables-legacy-save that are not rules.
@@ -978,12 +974,11 @@ def _process_facts(pid: int) -> dict[str, str]:
 
 def group_facts(paths: dict[str, str], group: str) -> dict[str, str]:
     """Return whose control groups they are, and the limits of each and of those above."""
-    # Other hierarchies limit nothing, and an older engine leaves a container at their root.
-    limiting = {
-        base: path for base, path in paths.items() if LIMITING & {*Path(base).name.split(",")}
-    } or paths
-    outside = [f"{path or '/'} of {base}" for base, path in limiting.items() if group not in path]
-    labkits = [path for path in limiting.values() if path.startswith("/labkit")]
+    # Others ("cgroup" is version 2) limit nothing: older engines leave a container at their root.
+    known = {name.partition(".")[0] for name in LIMITS}
+    limiting = [base for base in paths if known & {*Path(base).name.split(",")}] or [*paths]
+    outside = [f"{paths[base] or '/'} of {base}" for base in limiting if group not in paths[base]]
+    labkits = [paths[base] for base in limiting if paths[base].startswith("/labkit")]
     found = {"control group": ", ".join(outside) or group or ", ".join(labkits[:1]) or "none"}
     own: dict[str, str] = {}
     for base, path in paths.items():
@@ -1079,7 +1074,9 @@ def _rules() -> str:
     saved = _printed("iptables-legacy-save", "-c") if old else ""
     listed = _printed("nft", "list", "ruleset")
     # A build without the extensions of iptables does not show where its rules lead.
-    return listed + saved + (_printed("iptables-nft-save", "-c") if 'xt target "' in listed else "")
+    if 'xt target "DNAT"' in listed:
+        listed += _printed("iptables-nft-save", "-c")
+    return listed + saved
 
 
 def firewall(rules: str) -> str:

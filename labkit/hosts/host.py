@@ -6,7 +6,6 @@ that whatever is killed at any time, ``restore`` finds every value that may have
 """
 
 import base64
-import itertools
 import json
 import logging
 import marshal
@@ -54,6 +53,8 @@ _AGENT = {"python": sys.implementation.cache_tag} | {
 #: Runs a command below ``timeout``, in English. The shell outlives TERM, so that the KILL that
 #: follows reaches the whole group, also a grandchild that ignores TERM. A trap is not inherited.
 _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- LC_ALL=C "$@")'
+#: OpenSSH's files with keys of hosts: the user's, and the system's; each may have a second one.
+_USERS, _SYSTEMS = "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"
 #: Errors of a connection that was lost or could not be made.
 _LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
 #: Requests latencies of 0 us for as long as the file is open: the kernel undoes it at any death.
@@ -234,27 +235,28 @@ class SshHost(Host):
 
     def _connect(self) -> Any:
         """Connect to the host, which may have any of its keys that are known, as for OpenSSH."""
-        keys = self._known_keys()
+        keys = self._known_keys() or [None]
         while True:
             try:
-                return self._connect_by(*keys[:1])
+                return self._connect_by(keys.pop(0))
             except (*_LOST, OSError, ValueError) as error:
-                if not keys[1:] or not isinstance(error, paramiko.BadHostKeyException):
+                if not (keys and isinstance(error, paramiko.BadHostKeyException)):
                     raise self._unreachable(error) from error
-                del keys[0]
 
     def _known_keys(self) -> list[Any]:
         """Return the host's keys of known_hosts that OpenSSH finds and paramiko can read."""
-        # By its port, or as any server of the address; in the user's file and that of the system.
-        names = dict.fromkeys((self._known_as, self.address))
-        files = (self.known_hosts or "~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+        files = [self.known_hosts] if self.known_hosts else [_USERS, f"{_USERS}2"]
+        paths = [Path(one).expanduser() for one in (*files, _SYSTEMS, f"{_SYSTEMS}2")]
         lines = list[list[str]]()
-        for name, file in itertools.product(names, files):
-            argv = ("ssh-keygen", "-F", name, "-f", str(Path(file).expanduser()))
-            found = Host().run(*argv, check=False)
-            if found.status == 127:
-                found.check("apt-get install openssh-client")
-            lines += [line.split() for line in found.stdout.splitlines()]
+        for name in (self._known_as, self.address):
+            for path in filter(Path.exists, paths):
+                found = Host().run("ssh-keygen", "-F", name, "-f", str(path), check=False)
+                if found.status == 127:
+                    found.check("apt-get install openssh-client")
+                lines += [line.split() for line in found.stdout.split("\n") if line]
+            # Only where none is known by its port, those of any server of the address count.
+            if any(line[0][0] not in "#@" for line in lines):
+                break
         revoked, keys = {line[3] for line in lines if line[0] == "@revoked"}, list[Any]()
         for _, kind, text, *_ in (line for line in lines if line[0][0] not in "#@"):
             with suppress(InvalidHostKey, paramiko.SSHException, ValueError):
@@ -262,8 +264,8 @@ class SshHost(Host):
                 keys += [entry.key] if entry and text not in revoked else []
         return keys
 
-    def _connect_by(self, known: Any = None) -> Any:
-        """Connect to the host, which must have this key."""
+    def _connect_by(self, known: Any) -> Any:
+        """Connect to the host, which must have this key; without one it is refused."""
         options: dict[str, Any] = {"key_filename": str(self.key)} if self.key else {}
         options |= dict.fromkeys(("allow_agent", "look_for_keys"), not self.key)
         options |= dict.fromkeys(("banner_timeout", "channel_timeout"), OPEN_SECONDS)

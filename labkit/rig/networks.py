@@ -115,8 +115,7 @@ def _overlay(engines: Sequence[Target], network: Network) -> None:
             sut.run("docker", "swarm", "init", *address, *pool)
         else:
             token = sut.run("docker", "swarm", "join-token", "--quiet", "worker").stdout.strip()
-            way = ("--token", token, f"{sut.address}:2377")
-            target.run("docker", "swarm", "join", *address, *way)
+            target.run("docker", "swarm", "join", *address, "--token", token, f"{sut.address}:2377")
     _create(sut, network, "--driver", "overlay", "--attachable")
 
 

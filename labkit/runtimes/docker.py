@@ -66,12 +66,12 @@ class Docker(Engine):
     def options(self, instance: Instance) -> list[str]:
         """Return options, image and command of ``docker run``."""
         target, limits, image = instance.target, instance.placement.limits, instance.image
-        workload = instance.workload
         words = ["--runtime", OCI_RUNTIME, "--label", f"labkit={instance.label}"]
         words += ["--cgroup-parent", target.cgroup_parent]
         if instance.placement.network == "nat":
-            port = f"{target.address}:{workload.port}:{workload.port}"
-            ports = [f"{port}/{one}" for one in workload.protocols if workload.port]
+            port = instance.workload.port
+            own = f"{target.address}:{port}:{port}"
+            ports = [f"{own}/{one}" for one in instance.workload.protocols if port]
             words += ["--network", "bridge", *(x for one in ports for x in ("--publish", one))]
         elif network := instance.network:
             words += ["--network", network.engine, "--ip", network.address(target.place)]
@@ -88,7 +88,7 @@ class Docker(Engine):
         words += [str(word) for option in limited.items() if option[1] for word in option]
         words += data_options(instance)
         # The affinity is set inside, in the same way as for a process without an engine.
-        return [*words, image.reference, "taskset", "-c", instance.cpus, *workload.argv]
+        return [*words, image.reference, "taskset", "-c", instance.cpus, *instance.workload.argv]
 
 
 def churning(instance: Instance) -> list[str]:

@@ -208,7 +208,7 @@ def check_numbers(metrics: Mapping[str, float]) -> None:
         mean, least = metrics[f"{prefix}mean"], found.get("min", 0.0)
         pairs = [*pairwise(found.values()), (least, mean), (mean, found["max"])]
         # A histogram's step may be off by some per cent, and by 16 us.
-        if any(one > other * 1.05 + 16e3 or not other for one, other in pairs):
+        if any(one > other * 1.05 + 16e3 for one, other in pairs) or not all(found.values()):
             odd |= {f"{prefix}mean": mean, **found}
     if odd:
         raise ValueError(f"these numbers are impossible or not in order: {odd}")

@@ -71,8 +71,7 @@ def parse(
             raise ValueError(f"its log has {len(took)} of {processed} transactions")
         end = epoch_s * 1_000_000 + epoch_us
         start = end - took + lag
-        # Its log has the wall clock: a connection begins nothing before it is free, and the rate of
-        # the summary is by a clock that nobody sets.
+        # Its log has the wall clock, but its rate another; no connection begins before it is free.
         turns, span = np.argsort(client, kind="stable"), (end.max() - start.min()) / 1e6
         back = start[turns][1:] - end[turns][:-1] < -1000
         same = client[turns][1:] == client[turns][:-1]

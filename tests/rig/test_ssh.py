@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 
@@ -178,23 +178,23 @@ def test_an_idle_connection_that_is_lost_or_hangs_is_replaced(connection, monkey
 
 
 def test_keys_that_are_unknown_changed_or_wrong(server, tmp_path):
-    known = tmp_path / "known_hosts"
-    others = [make_key(tmp_path / kind, kind) for kind in ("ed25519", "ecdsa")]
-    for text in ("", *(f"[127.0.0.1]:{server.port} {key}" for key in others)):
+    known, port = tmp_path / "known_hosts", f"[127.0.0.1]:{server.port} "
+    others = [make_key(tmp_path / kind, kind).strip() for kind in ("ed25519", "ecdsa")]
+    own = " ".join(server.host().known_hosts.read_text().split()[1:3])
+    # A key of the address alone does not count where another one is known for the port.
+    refused = ["", *(port + key for key in others), f"{port}{others[0]}\n127.0.0.1 {own}"]
+    refused += [f"{port}{own}\n@revoked * {own}", f"{port}{others[0]} a\x0c{port}{own}"]
+    for text in refused:
         known.write_text(text)
         with pytest.raises(HostUnreachable, match="not known, has changed") as caught:
             server.host(known_hosts=known).run("true")
         assert str(known) in caught.value.remedy and caught.value.lasting
         assert known.read_text() == text
-    own = server.host().known_hosts.read_text()
-    shown = own.split()[1:]
     # As for OpenSSH, a line that cannot be read is passed over, and one of several keys is enough.
-    lines = ["# \xfc", f"|1|abc= {' '.join(shown)}", f"{own.split()[0]} ssh-ed25519 cut"]
-    lines += [f"[127.0.0.1]:{server.port} {key.strip()}" for key in others]
-    for revoked in ("", f"@revoked * {' '.join(shown)}"):
-        known.write_bytes("\n".join([*lines, own, revoked]).encode("latin-1"))
-        refused = pytest.raises(HostUnreachable, match="revoked") if revoked else nullcontext()
-        with refused, closing(server.host(known_hosts=known)) as host:
+    broken, either = f"# \xfc\n|1|abc= {own}\n", f"{port}{others[0]}\n{port}{own} a\x0c\x0cb"
+    for text in (f"{port}ssh-ed25519 cut\n{either}", f"127.0.0.1 {own}"):
+        known.write_text(broken + text, "latin-1")
+        with closing(server.host(known_hosts=known)) as host:
             host.run("true")
     with pytest.raises(HostUnreachable, match="user and key"):
         server.host(key=tmp_path / "ed25519").run("true")
@@ -210,8 +210,6 @@ until [ -e daemon ]; do sleep 0.02; done
 
 
 class Job:
-    """A job by the agent's functions."""
-
     def __init__(self, host, argv, folder, label, **until):
         self.host, self.folder = host, str(folder)
         self.pid = host.call("start", folder=self.folder, argv=argv, label=label, **until)

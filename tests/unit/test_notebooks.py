@@ -66,7 +66,7 @@ def test_values_are_those_of_yaml_1_2():
     for text in ("blocks: 5\nsize: 1\nblocks: 50", "{kind: none, kind: stress}"):
         with pytest.raises(ValueError, match=r'duplicate key "(blocks|kind)".*line [13], column'):
             values(text)
-    for text in ("[", "\0", "!!python/name:os.system", "[" * 9999, "9" * 9999):
+    for text in ("[", "\0", "!!python/name:os.system", "!!bool x", "[" * 9999, "9" * 9999):
         with pytest.raises(ValueError, match="not YAML"):
             values(text)
 

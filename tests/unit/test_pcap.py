@@ -123,8 +123,7 @@ def test_times_of_an_older_tcpdump_and_of_a_clock_that_was_set():
     data = files.pcap(
         [(START + 1001, message(1)), (START, message(2)), (START - SECOND, message(3))]
     )
-    found = pcap.read(data, NO_DROPS)
-    assert found.flags == ("set clock: time goes back in 1 places",)
+    assert pcap.read(data, NO_DROPS).flags == ("set clock: time goes back in 1 places",)
     older = pcap.read(b"\xd4\xc3\xb2\xa1" + data[4:], NO_DROPS).packets["time_ns"]
     assert older[0] - older[1] == 1_001_000
     with pytest.raises(ToolOutput, match="no pcap file"):

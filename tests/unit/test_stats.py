@@ -149,6 +149,7 @@ def test_columns_of_other_kinds_have_a_verdict_or_are_refused():
     )
     assert rare["n_blocks"] == 8 and rare["verdict"] == "differs"
     assert compared(trials(2).assign(ns=[1, 1, 1, 1e70]))["high"] == math.inf
+    assert math.isnan(Mean.of([]).value) and math.isnan(Mean.of([1]).interval()[1])
     everywhere = trials().replace({"place": {"docker": "all"}})
     assert compared(everywhere)["value"] == pytest.approx(compared(trials())["value"])
     with pytest.raises(UsageError, match="ns has a text"):

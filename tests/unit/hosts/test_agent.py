@@ -137,6 +137,8 @@ def test_rules_that_nft_cannot_show_are_those_of_iptables(monkeypatch):
     monkeypatch.setattr(agent, "read", lambda path: "")
     monkeypatch.setattr(agent, "_printed", lambda program, *_: printed[program])
     assert agent.translations(agent._rules(), 11111, ["198.19.0.2"]) == NAT
+    printed["nft"] = NFT + 'xt target "CHECKSUM"'
+    assert agent._rules() == printed["nft"], "it would count flows twice"
 
 
 def test_an_empty_table_is_not_without_rules():
