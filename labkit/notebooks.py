@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import logging
@@ -34,13 +35,10 @@ def values(text: str) -> Any:
 
 def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
     """Raise `UsageError` where a notebook has no such parameter, or one of another type."""
-    import papermill  # slow to import
-
     try:
-        found = papermill.inspect_notebook(str(notebook))
-    except ValueError as error:  # such as a conflict of two versions
+        types = _declared(notebook)
+    except (ValueError, LookupError, TypeError, SyntaxError) as error:  # such as a conflict in git
         raise UsageError(f"cannot read the notebook {notebook}", why=str(error)) from None
-    types = {name: one["inferred_type_name"] for name, one in found.items()}
     for name, value in parameters.items():
         if name not in types:
             what = f"{notebook.name} has no parameter {name!r}"
@@ -55,6 +53,18 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
         what = f"the parameter {name} of {notebook.name} cannot be {value!r}"
         remedy = f"write it as {types[name]}; a number is finite and not negative"
         raise UsageError(what, remedy=remedy)
+
+
+def _declared(notebook: Path) -> dict[str, str]:
+    """Return the parameters of a notebook's tagged cells, each with its annotation, if any."""
+    cells, types = json.loads(notebook.read_text("utf-8"))["cells"], dict[str, str]()
+    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", ())]
+    for node in ast.parse("\n".join("".join(cell["source"]) for cell in tagged)).body:
+        if isinstance(node, ast.AnnAssign):
+            types[ast.unparse(node.target)] = ast.unparse(node.annotation).strip("'")
+        elif isinstance(node, ast.Assign):
+            types |= {ast.unparse(target): "a value" for target in node.targets}
+    return types
 
 
 def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path) -> None:

@@ -19,6 +19,7 @@ sizes: list[int] = [
 ]
 loads: dict[str, object] = {}
 size: object = 64
+share: "float | None" = None
 plain = 1
 """
 
@@ -49,13 +50,12 @@ def write(tmp_path):
         ("loads", ["none"], "dict"),
         ("margin", math.inf, "finite and not negative"),
         ("margin", -0.1, "finite and not negative"),
-        ("size", [64, math.nan], "object"),
         ("size", values("2015-01-01"), "object"),
     ],
 )
 def test_parameters_are_those_that_a_notebook_declares(name, value, remedy, write):
     notebook, given = write("1"), {"rig": "dry", "blocks": 2, "sizes": [64], "loads": {"none": 1}}
-    check(notebook, {**given, "size": [64, 1024], "plain": "any", "margin": 1})
+    check(notebook, {**given, "size": [64, 1024], "plain": "any", "margin": 1, "share": 0.5})
     with pytest.raises(UsageError, match=re.escape(remedy)):
         check(notebook, {name: value})
 
