@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import json
 import logging
 import os
@@ -46,13 +45,14 @@ def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
         kind = types[name].partition("[")[0]
         number = not isinstance(value, bool) or kind not in ("int", "float")
         fits = number and isinstance(value, _TYPES.get(kind, object))
-        with contextlib.suppress(TypeError, ValueError):
-            json.dumps(value, allow_nan=False)  # a date is no value of a notebook, nor is nan
-            if fits and not (isinstance(value, int | float) and value < 0):
-                continue
-        what = f"the parameter {name} of {notebook.name} cannot be {value!r}"
-        remedy = f"write it as {types[name]}; a number is finite and not negative"
-        raise UsageError(what, remedy=remedy)
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):  # such as a date, or nan
+            fits = False
+        if not fits or (isinstance(value, int | float) and value < 0):
+            what = f"the parameter {name} of {notebook.name} cannot be {value!r}"
+            remedy = f"write it as {types[name]}; a number is finite and not negative"
+            raise UsageError(what, remedy=remedy)
 
 
 def _declared(notebook: Path) -> dict[str, str]:

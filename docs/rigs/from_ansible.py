@@ -77,20 +77,18 @@ def convert(printed):
                 if name.startswith("ansible_"):  # such as a jump host in ansible_ssh_common_args
                     print(f"{where} is left out: rig.toml has no such key", file=sys.stderr)
                 continue
-            if value is None:
+            if value is None:  # YAML has the name without a value
                 continue
             if isinstance(value, dict):
-                sys.exit(
-                    f"{where} is encrypted or a mapping: decrypt it first, or write it plainly"
-                )
+                sys.exit(f"{where} is encrypted or a mapping: decrypt it first, or write its value")
             if "{{" in str(value) or "{%" in str(value):
                 sys.exit(f"{where} is a template: write its value, as --list does not resolve it")
             values[key] = TYPES.get(key, lambda given: given)(value)
         lines += [f"[hosts.{role}]"]
         # Texts, numbers, lists and booleans are written in TOML as in JSON.
-        lines += [
-            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
-        ] + [""]
+        for key, value in values.items():
+            lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}"]
+        lines += [""]
     return "\n".join(lines)
 
 

@@ -218,8 +218,11 @@ class BlockTable:
         """Return which conditions are of some cells; ``all`` is any level, unless it is one."""
         mask = np.zeros(len(self.conditions), dtype=bool)
         for cell in cells:
-            levels = {name: {*self.conditions.get(name, ())} for name in cell}
-            named = {n: level for n, level in cell.items() if level != "all" or "all" in levels[n]}
+            named = {
+                name: level
+                for name, level in cell.items()
+                if level != "all" or "all" in {*self.conditions.get(name, ())}
+            }
             refuse_unknown("factor", named, self.conditions)
             mask |= np.logical_and.reduce([self.conditions[n] == one for n, one in named.items()])
         return mask

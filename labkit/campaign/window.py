@@ -220,7 +220,8 @@ def ticks_of(kernel: Kernel) -> dict[str, list[int]]:
     # By seconds, where a CPU was offline or a virtual machine moved; iowait, an estimate, may fall.
     found = change(kernel.before["cpu"], kernel.after["cpu"])
     fell = {name for name, ticks in found.items() if min(ticks[:4] + ticks[5:]) < -300}
-    return {name: found[name] for name in found if name not in (fell and {*fell, "cpu"})}
+    unknown = {*fell, "cpu"} if fell else fell
+    return {name: ticks for name, ticks in found.items() if name not in unknown}
 
 
 def account(

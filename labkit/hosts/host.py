@@ -255,10 +255,10 @@ class SshHost(Host):
                     found.check("apt-get install openssh-client")
                 lines += [line.split() for line in found.stdout.split("\n") if line]
             # Only where none is known by its port, those of any server of the address count.
-            if any(line[0][0] not in "#@" for line in lines):
+            if plain := [line for line in lines if line[0][0] not in "#@"]:
                 break
         revoked, keys = {line[3] for line in lines if line[0] == "@revoked"}, list[Any]()
-        for _, kind, text, *_ in (line for line in lines if line[0][0] not in "#@"):
+        for _, kind, text, *_ in plain:
             with suppress(InvalidHostKey, paramiko.SSHException, ValueError):
                 entry = HostKeyEntry.from_line(f"{self._known_as} {kind} {text}")
                 keys += [entry.key] if entry and text not in revoked else []
@@ -281,8 +281,7 @@ class SshHost(Host):
                 connection.connect_kwargs["sock"] = made
             connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
             if known:
-                keys = connection.client.get_host_keys()
-                keys.add(self._known_as, known.get_name(), known)
+                connection.client.get_host_keys().add(self._known_as, known.get_name(), known)
             connection.open()
             # With a time limit, paramiko wakes up ten times a second, also inside a window.
             connection.transport.sock.settimeout(None)

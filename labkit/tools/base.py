@@ -153,8 +153,8 @@ def json_in(text: str) -> dict[str, Any]:
     """Return the JSON object that begins the only line with a brace."""
     # C prints numbers that JSON does not have, such as -nan.
     number = re.sub(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])", "NaN", text)
-    (document,) = re.split(r"^(?={)", number, flags=re.MULTILINE)[1:]
-    return dict(json.JSONDecoder(object_pairs_hook=unique).raw_decode(document)[0])
+    (json_text,) = re.split(r"^(?={)", number, flags=re.MULTILINE)[1:]
+    return dict(json.JSONDecoder(object_pairs_hook=unique).raw_decode(json_text)[0])
 
 
 def document(text: str) -> tuple[dict[str, Any], dict[str, Column]]:

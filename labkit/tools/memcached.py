@@ -81,12 +81,12 @@ def parse_memtier(stdout: str, log: str, *, stored: int, seconds: float) -> Meas
         report = base.json_in(log)["ALL STATS"]
         if report["Runtime"].get("Interrupted") in ("true", True):
             raise ValueError("it was interrupted")
-        base.check_duration(report["Runtime"]["Total duration"] / 1e3, seconds)
+        lasted = report["Runtime"]["Total duration"] / 1e3
+        base.check_duration(lasted, seconds)
         sets, gets, both = report["Sets"], report["Gets"], report["Totals"]
         total, rate = int(both["Count"]), both["Ops/sec"]
         if total != sets["Count"] + gets["Count"]:
             raise ValueError(f"{sets['Count']} and {gets['Count']} are not {total} operations")
-        lasted = report["Runtime"]["Total duration"] / 1e3
         if abs(total / lasted - rate) > 0.02 * rate:
             raise ValueError(f"{total} operations in {lasted:g} s are not {rate} per second")
         # The file has 0 as the mean of all operations.
